@@ -251,18 +251,6 @@ def simulated() -> Iterator[Ledger]:
     ledger.close()
 
 
-def test_a_simulated_gpu_with_the_thread(simulated: Ledger) -> None:
-    assert ledger.problem() is None
-    with ledger.span("outer") as outer:
-        time.sleep(0.3)
-    assert outer.settle()
-    assert outer.low_j is not None
-    assert outer.high_j is not None
-    assert 0 <= outer.low_j < outer.high_j <= 1.25 * 700 * (outer.duration_s or 0) + 1e-3  # an H100 draws no more
-    assert outer.high_j > 5
-    assert [(total.name, total.n) for total in ledger.totals()] == [("outer", 1)]
-
-
 def test_real_bindings_and_a_gpu_that_falls_off_the_bus(nvml: NvmlLibrary) -> None:
     nvml.write("gpus 2", "model A100", "load 1 0.5")
     books = Ledger(gpus=[1])
@@ -592,25 +580,6 @@ def test_a_rate_that_is_over_is_told_each_time_that_it_crosses_and_failing_calls
     # 200 W: half of the last 10 s at 300 W
     assert calls == [pytest.approx(25, abs=1.5), pytest.approx(75, abs=1.5)]
     assert [record.message for record in caplog.records] == ["on_over of the budget 'budget' failed"] * 2
-
-
-def test_budgets_nest_with_spans_and_threads_and_share_with_what_is_open_beside_them() -> None:
-    bench = Bench(Board(steady(200)))
-    bench.to(2)
-    calls: list[str] = []
-    with bench.ledger.budget(joules=1500, name="outer", on_over=lambda b, _: calls.append(b.name)) as outer:
-        beside = bench.ledger.span("beside", parent=None)
-        with bench.ledger.budget(joules=600, name="inner", on_over=lambda b, _: calls.append(b.name)) as inner:
-            bench.to(4)
-            with ThreadPoolExecutor(1) as pool:
-                pool.submit(lambda: beside.__enter__()).result()
-            bench.to(6)
-            assert (inner.left_j, outer.left_j) == pytest.approx((0, 900), abs=30)
-            beside.__exit__(None, None, None)
-            bench.to(7)
-        bench.to(11)
-    assert calls == ["inner", "outer"]
-    assert (beside.energy_j, inner.energy_j, outer.energy_j) == pytest.approx((200, 800, 1600), rel=0.03)
 
 
 def test_a_budget_on_the_ledgers_own_thread_lets_on_over_use_the_ledger(simulated: Ledger) -> None:

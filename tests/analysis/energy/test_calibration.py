@@ -17,7 +17,6 @@ from whorl.analysis.energy.answers import energy, reconcile
 from whorl.analysis.energy.boards import BoardErrors
 from whorl.analysis.energy.calibration import NodeWindows, calibrate, calibrated_boards
 from whorl.analysis.energy.nodes import NodeMeter
-from whorl.analysis.energy.readings import meters_of_many
 from whorl.analysis.energy.settings import read_settings
 from whorl.store.power_sensors import MEASURED_BOARDS, NORMAL_95, SENSOR_ERROR, SensorError
 from whorl.store.vocabulary import PowerMeter, PowerOf
@@ -53,42 +52,6 @@ def test_boards_that_are_left_out_lie_inside_what_the_others_let_expect(whole_mo
             held[watts] += int(low <= h * watts + p <= high)
     assert min(held.values()) >= 17, held
     assert sum(held.values()) >= 0.94 * len(MEASURED_BOARDS) * len(LOADS_W), held
-
-
-def test_a_board_of_a_measured_model_is_known_better_and_has_the_mean_of_its_model() -> None:
-    watts, second = np.array(300.0), np.array(1.0)
-    many, few, none = (
-        SensorError.of_model(model)
-        for model in ("NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 2080 Ti", "NVIDIA GeForce RTX 5090")
-    )
-    assert many.unknown(watts, second) < few.unknown(watts, second) < none.unknown(watts, second)
-    of_data_centre = SensorError.of_model("NVIDIA H100 80GB HBM3")  # of which no offset was far off
-    assert of_data_centre.unknown(watts, second) < none.unknown(watts, second)
-    gpus = [("c", "hopper", "NVIDIA H100 80GB HBM3"), ("c", "blackwell", "NVIDIA GeForce RTX 5090")]
-    widths = BoardErrors.of_models(gpus).half_widths(
-        pl.DataFrame({"cluster": ["c", "c"], "gpu": ["hopper", "blackwell"]})
-    )
-    assert widths["offset_w"][0] < 0.7 * widths["offset_w"][1]
-    assert [one.source.value for one in (many, few, none)] == ["model", "model", "population"]
-    assert none == SENSOR_ERROR
-    assert few.mean[0] > none.mean[0]  # that 2080 Ti read 3.3 % too little
-
-
-@pytest.mark.parametrize(
-    ("product", "measured"),
-    [
-        ("NVIDIA GeForce RTX 3090", True),
-        ("NVIDIA GeForce RTX 3090 Ti", False),
-        ("Tesla P100-PCIE-16GB", True),
-        ("Tesla P100-SXM2-16GB", False),
-        ("NVIDIA A100-SXM4-40GB", False),
-        ("NVIDIA TITAN X (Pascal)", True),
-        ("Tesla K40m", True),
-        ("", False),
-    ],
-)
-def test_only_boards_of_the_very_model_count_as_its_boards(product: str, measured: bool) -> None:
-    assert (SensorError.of_model(product).source.value == "model") == measured
 
 
 def test_errors_add_up_as_those_of_one_sensor_and_shared_parts_do_not_average_out() -> None:
@@ -183,24 +146,6 @@ def test_boards_that_always_work_together_stay_unsure_and_it_is_told() -> None:
     assert np.abs(boards["h"].to_numpy().reshape(-1, BOARDS).std(axis=1)).max() < 0.01
 
 
-def test_a_gain_that_drifts_is_found_and_the_interval_holds_both_ends() -> None:
-    gains = drawn_gains(4)
-    boards = learnt(fleet(4, gains, drift=0.04))
-    assert (boards["finding"] == "drifts").sum() > 32
-    for end in (-0.5, 0.5):
-        apart = np.abs(boards["h"].to_numpy() - (1 / (gains * (1 + 0.04 * end)) - 1))
-        assert (apart <= half_of(boards)).sum() >= 0.93 * len(gains)
-
-
-def test_what_a_worse_meter_may_be_wrong_by_is_shared_by_the_boards_of_its_node() -> None:
-    good, bad = (learnt(fleet(5, drawn_gains(5), meter=meter)) for meter in (PowerMeter.PDU, PowerMeter.IPMI))
-    assert np.median(half_of(bad)) > np.median(half_of(good))
-    of_meter = [{row["factor"]: row["h"] for row in board} for board in bad["shared"][:2].to_list()]
-    name = "c n0 meter"
-    assert of_meter[0][name] == pytest.approx(of_meter[1][name], rel=0.2)
-    assert np.median(np.sqrt(bad["hh"])) == pytest.approx(np.median(np.sqrt(good["hh"])), rel=0.2)
-
-
 def test_a_meter_that_is_stuck_or_of_half_a_node_is_not_used(tmp_path: Path) -> None:
     seconds = list(range(0, 900, 10))
     watts = [60.0 if second % 300 < 150 else 250.0 for second in seconds]
@@ -228,23 +173,6 @@ def test_a_site_that_knows_its_nodes_gets_narrower_intervals(tmp_path: Path) -> 
     assert np.median(half_of(stated)) < 0.75 * np.median(half_of(learnt(windows)))
     apart = np.abs(stated["h"].to_numpy() - (1 / gains - 1))
     assert (apart <= half_of(stated)).sum() >= 0.93 * len(gains)
-
-
-def test_calibrated_meters_add_up_and_leave_gaps_as_they_are(tmp_path: Path) -> None:
-    seconds = [*range(0, 600, 10), *range(3000, 3600, 10)]
-    store = store_of(tmp_path / "S", [gpu("GPU-a")], [readings("GPU-a", seconds, [200.0, 50.0] * 60)], [])
-    [meters] = meters_of_many(store)
-    true = meters.calibrated(pl.DataFrame({"cluster": ["c"], "gpu": ["GPU-a"], "h": [0.05], "p": [3.0]}))
-    ends = np.array([at(second) for second in (0, 95, 333, 590, 1000, 2999, 3100, 3555)])
-    which = np.zeros(len(ends) - 1, np.int64)
-    read, parts = (some.over(which, ends[:-1], ends[1:]) for some in (meters, true))
-    more = parts.energy_j - read.energy_j
-    assert more[[0, 1, 2, 6]] == pytest.approx(0.05 * read.energy_j[[0, 1, 2, 6]] + 3 * read.measured_s[[0, 1, 2, 6]])
-    assert more[4] == 0
-    whole = true.over(which[:1], ends[:1], ends[-1:])
-    assert parts.energy_j.sum() == pytest.approx(float(whole.energy_j[0]), rel=1e-12)
-    assert true.highest_w[0] == pytest.approx(1.05 * meters.highest_w[0] + 3)
-    assert meters.calibrated(pl.DataFrame({"cluster": [], "gpu": [], "h": [], "p": []})) is meters
 
 
 @pytest.mark.long

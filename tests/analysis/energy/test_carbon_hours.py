@@ -46,17 +46,6 @@ def test_the_header_says_the_unit(tmp_path: Path, header: str, g: float) -> None
     assert hours_read["g_per_kwh"].to_list() == pytest.approx([g])
 
 
-def test_a_file_of_electricity_maps_gives_the_life_cycle(tmp_path: Path) -> None:
-    text = (
-        "Datetime (UTC),Country,Zone name,Zone id,Carbon intensity gCO₂eq/kWh (direct),"
-        "Carbon intensity gCO₂eq/kWh (Life cycle)\n2026-01-01 00:00:00,Germany,Germany,DE,300,350\n"
-    )
-    hours_read = _read(tmp_path / "a.csv", text, time_zone="Asia/Tokyo")
-    assert (hours_read["from_ns"].to_list(), hours_read["g_per_kwh"].to_list()) == ([_ns(2026, 1, 1)], [350])
-    direct = _read(tmp_path / "a.csv", text, column="Carbon intensity gCO₂eq/kWh (direct)")
-    assert direct["g_per_kwh"].to_list() == [300]
-
-
 def test_the_hour_that_occurs_twice_is_read_in_order(tmp_path: Path) -> None:
     text = "time,g_per_kwh\n" + "".join(
         f"2025-10-26 {hour},{g}\n" for g, hour in enumerate(["01:00", "02:00", "02:00", "03:00"])

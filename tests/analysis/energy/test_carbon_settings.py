@@ -64,16 +64,6 @@ def test_all_keys_are_understood(tmp_path: Path) -> None:
     assert stated.sensor.covariance[0][0] < SENSOR_ERROR.covariance[0][0]
 
 
-def test_settings_are_found_in_the_folder_of_the_store(tmp_path: Path) -> None:
-    assert find_settings(tmp_path) == EnergySettings()
-    (tmp_path / "energy.toml").write_text('zone = "DE"')
-    (tmp_path / "other.toml").write_text('zone = "FR"')
-    assert find_settings(tmp_path).zones[0].value == "DE"
-    assert find_settings(tmp_path, tmp_path / "other.toml").zones[0].value == "FR"
-    with pytest.raises(InputError, match="there is no such file"):
-        find_settings(tmp_path, tmp_path / "none.toml")
-
-
 def test_settings_that_came_with_a_store_do_not_say_where_keys_go(tmp_path: Path) -> None:
     path = tmp_path / "energy.toml"
     path.write_text('[electricity_maps]\nurl = "https://elsewhere.example"\n')

@@ -12,7 +12,6 @@ import pytest
 
 from whorl.analysis.energy import answers
 from whorl.analysis.energy.answers import reconcile
-from whorl.analysis.energy.claims import JobProblem
 from whorl.analysis.energy.sensor import IDLE_SOURCES, IdleSource, PowerSource, Problem, Readings
 from whorl.tests.analysis.energy.stored import at, build, gpu, job, readings, store_of
 from whorl.tests.sizes import sample
@@ -160,16 +159,3 @@ def test_a_pause_of_the_collector_is_no_problem_of_a_gpu(tmp_path: Path) -> None
     told = ("held-a", "read-a", "silent-a", "silent-b")
     both = (Problem.COUNTER_RESET, Problem.GAP)
     assert set(found.problems.select("gpu", "problem").rows()) == {(name, one) for name in told for one in both}
-
-
-@pytest.mark.long
-def test_a_group_shows_the_part_that_is_known(tmp_path: Path) -> None:
-    """Of three jobs of one user, nobody knows which GPUs two had."""
-    stream = readings("GPU-a", range(400), [100.0] * 400)
-    jobs = [job(1, "GPU-a", 0, 100), job(2, None, 100, 200), job(3, None, 200, 400)]
-    store = store_of(tmp_path / "S", [gpu("GPU-a")], [stream], jobs)
-    (row,) = answers.energy(store, "user").rows.filter(kind="job").to_dicts()
-    assert row["energy_j"] is None
-    assert row["known_j"] == pytest.approx(100 * 100)
-    assert (row["jobs_known"], row["jobs"]) == (1, 3)
-    assert reconcile(store).problems["problem"].to_list() == [JobProblem.GPU_NOT_KNOWN]

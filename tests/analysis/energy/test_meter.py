@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from whorl.analysis.energy.books import booked
 from whorl.analysis.energy.readings import covered
@@ -118,42 +116,6 @@ def test_the_interval_of_a_real_square_wave_holds_its_nominal_energy(store: Stor
 
 
 # -- windows --------------------------------------------------------------------------------------------------
-
-
-@given(
-    st.lists(st.floats(30, 400), min_size=2, max_size=60),
-    st.lists(st.integers(0, 59), max_size=8),
-    st.lists(st.integers(0, 59), max_size=3),
-    st.lists(st.integers(0, 59), max_size=4),
-    st.lists(st.integers(-5 * S, 80 * S), min_size=1, max_size=6),
-)
-def test_windows_side_by_side_add_up(
-    power: list[float], missing: list[int], resets: list[int], gaps: list[int], cuts: list[int]
-) -> None:
-    n = len(power)
-    watts, counter = np.array(power), counted(power)
-    at = NOON + np.cumsum(np.where(np.isin(np.arange(n), gaps), 30, 1)) * S
-    watts[[i for i in missing if i < n]] = np.nan
-    for i in resets:
-        counter[i:] -= counter[i] if i < n else 0
-    for given_counter in (counter, np.full(n, np.nan)):
-        meter = build("c", "g", readings(watts, ts_ns=at, counter_j=given_counter))
-        edges = np.sort([NOON - 10 * S, *(NOON + cut for cut in cuts), at[-1] + 10 * S])
-        parts, total = meter.over(edges[:-1], edges[1:]), meter.over(edges[:1], edges[-1:])
-        for name in ("energy_j", "measured_j", "measured_s", "counter_s"):
-            assert getattr(parts, name).sum() == pytest.approx(getattr(total, name)[0], rel=1e-12, abs=1e-9), name
-        assert (parts.energy_j >= -1e-9).all()
-        assert (parts.measured_s <= np.diff(edges) / 1e9 + 1e-9).all()
-        assert (np.array([parts.below_j, parts.above_j, parts.variance_j2]) >= 0).all()
-
-
-def test_a_mean_of_a_second_is_placed_in_its_middle() -> None:
-    work = (np.arange(0, 60, 0.1) > 20.0) & (np.arange(0, 60, 0.1) <= 40.0)
-    true = np.where(work, 300.0, 50.0)
-    seen = np.convolve(np.concatenate([np.full(10, 50.0), true]), np.full(10, 0.1), "full")[10 : 10 + len(true)]
-    meter = build("c", "g", readings(seen, 0.1, window_s=np.ones(len(seen))))
-    found = figures(meter, 20.0, 40.0)
-    assert abs(found["energy_j"] - 6000) < 2 * found["variance_j2"] ** 0.5 < 200
 
 
 def steps(late_s: float, mean_s: float, every_s: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
@@ -352,28 +314,6 @@ def telemetry(gpu: str, power_mw: np.ndarray[tuple[int], np.dtype[np.int64]], **
         "utilization": pl.Series([100] * n, dtype=pl.Int32),
     }  # fmt: skip
     return pl.DataFrame(every | other)
-
-
-def test_a_store_gives_a_meter_for_each_gpu_with_readings(store: Store) -> None:
-    rows = [
-        telemetry("a", np.full(60, 100_000)),
-        telemetry("b", np.full(60, 300_000)).with_columns(cluster=pl.lit("d")),
-    ]
-    instance = telemetry("MIG-1", np.full(60, 100_000))
-    again = rows[0].head(5)
-    gpus = pl.DataFrame(
-        {"cluster": ["c", "c"], "gpu": ["a", "MIG-1"], "parent": [None, "a"], "model": ["NVIDIA A100", None]}
-    )
-    store.append({"telemetry": pl.concat([*rows, instance, again]).to_arrow(), "gpus": gpus.to_arrow()}, "one")
-    assert [(m.cluster, m.gpu) for m in meters(store)] == [("c", "a"), ("d", "b")]
-    assert [m.gpu for m in meters(store, cluster="d")] == ["b"]
-    assert [m.gpu for m in meters(store, gpus=[("c", "a"), ("c", "b")])] == ["a"]
-    (meter, _) = meters(store)
-    assert whole(meter)["energy_j"] == pytest.approx(100 * 59)
-    (part,) = meters(store, cluster="c", since_ns=NOON + S // 2, until_ns=NOON + 20 * S)
-    assert (part.first_ns, part.last_ns) == (NOON + S // 2, NOON + 20 * S)
-    assert whole(part)["energy_j"] == pytest.approx(100 * 19.5)
-    assert list(meters(store, since_ns=NOON + 100 * S)) == []
 
 
 @pytest.mark.long

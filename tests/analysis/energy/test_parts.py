@@ -111,23 +111,6 @@ def test_parts_of_each_size_on_each_engine_give_the_same_books(stored: Path, mon
     assert_same(stored, written, books(stored, monkeypatch, 2_000, Here(2)))
 
 
-def test_rows_made_in_small_parts_are_the_same(stored: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    sums = []
-    for size, engine in ((MANY, Here(1)), (1_000, Here(3))):
-        root = tmp_path / f"of-{size}"
-        shutil.copytree(stored, root)
-        monkeypatch.setattr(minutes, "ROWS_OF_PART", size)
-        now_ns = at(MIDNIGHT_S + 4 * DAY_S + 7_200)
-        assert write_minutes(Store.open(root), offline=True, now_ns=now_ns, engine=engine) == 4
-        query = (
-            "select gpu, count(*) n, sum(energy_j) j, sum(variance_j2) v from energy_minutes group by gpu order by gpu"
-        )
-        sums.append(Store.open(root).sql(query).polars())
-    assert sums[0].select("gpu", "n").equals(sums[1].select("gpu", "n"))
-    np.testing.assert_allclose(sums[0]["j"], sums[1]["j"], rtol=1e-9)
-    assert_same(stored, books(stored, monkeypatch, MANY, Here(1)), books(root, monkeypatch, MANY, Here(1)))
-
-
 class Losing(Here):
     """An engine whose workers lose the disk when they make parts of a day."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from whorl.cli import cli
 from whorl.cli.answers.measuring import measure
 from whorl.errors import InputError
 from whorl.store import Store
-from whorl.store.schema import arrow_rows
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.contract.inputs import ACCOUNTED, SITTING_S, job
 
@@ -172,23 +170,6 @@ def test_gpus_that_are_named_are_quoted_as_they_are(measured: Path) -> None:
     assert both.j is not None
     assert both.j.value == pytest.approx(first.j.value + second.j.value, rel=0.03)
     assert first.j != second.j
-
-
-@pytest.mark.long
-def test_boards_that_were_calibrated_are_quoted_as_they_were_found(few: Path, tmp_path: Path) -> None:
-    store = Store.open(shutil.copytree(few, tmp_path / "calibrated"))
-    job = FutureJob("gemm-fp32", model="H100")
-    as_read = quote_workload(store, job)
-    known = {"h": 0.05, "p": 0.0, "hh": 1e-4, "hp": 0.0, "pp": 0.0, "made_at": datetime(2026, 1, 1)}  # noqa: DTZ001
-    gpus = store.sql("select cluster, gpu from gpus_now where model like 'H100%'").to_pylist()
-    rows = [{**known, "cluster": str(row["cluster"]), "gpu": str(row["gpu"])} for row in gpus]
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    store.append({"calibrations": arrow_rows("calibrations", columns)}, "found")
-    calibrated = quote_workload(Store.open(tmp_path / "calibrated"), job)
-    assert as_read.j is not None
-    assert calibrated.j is not None
-    assert calibrated.j.value == pytest.approx(1.05 * as_read.j.value)
-    assert half(calibrated, "j") < half(as_read, "j")
 
 
 def test_the_hour_decides_the_grams(measured: Path, tmp_path: Path) -> None:
