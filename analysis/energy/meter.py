@@ -420,7 +420,10 @@ def _metered(gpu: tuple[str, str], sensed: SensedPower, limit_w: float, notes: l
     jumps_w = np.abs(steps(power))
     edge_w = np.maximum(jumps_w, np.append(jumps_w[1:], 0.0))
     source = PowerSource.COUNTER if 0 < 2 * step[trusted].sum() >= step.sum() else sensed.timing.source
-    upto = _upto(energy)
+    upto, parts = np.append(0.0, np.cumsum(energy[:-1])), np.zeros((len(PARTS), len(ts)))
+    for sums_to, name in zip(parts, PARTS, strict=True):
+        if grown[name].any():  # many are 0 everywhere
+            np.cumsum(grown[name][:-1], out=sums_to[1:])
     return Meters(
         gpus=[gpu], first_ns=ts[:1], last_ns=ts[-1:], origin_ns=ts[:1],
         idle_w=np.array([idle.watts]), idle_low_w=np.array([idle.low_w]), idle_high_w=np.array([idle.high_w]),
@@ -429,13 +432,8 @@ def _metered(gpu: tuple[str, str], sensed: SensedPower, limit_w: float, notes: l
         notes=[tuple(notes)], empty=[None], begins=np.array([0]), ends=np.array([len(ts)]),
         knots_ns=ts - ts[0], knots_s=sensed.times_s, energy_j=upto, slope_j=slope, bend_j=bend,
         edge_w=np.where(together, edge_w, highest_w - floor_w),
-        parts=np.array([_upto(grown[name]) for name in PARTS]), ends_j=_ends(sensed, upto),
+        parts=parts, ends_j=_ends(sensed, upto),
     )  # fmt: skip
-
-
-def _upto(grown: Floats) -> Floats:
-    """By reading, the sum of the intervals before it."""
-    return np.append(0.0, np.cumsum(grown[:-1]))
 
 
 def _ends(sensed: SensedPower, energy_j: Floats) -> Floats:

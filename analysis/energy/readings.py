@@ -172,10 +172,11 @@ def _bounds(since_ns: int | None, until_ns: int | None) -> Bounds:
 
 def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -> Iterator[tuple[Key, Readings]]:
     """The readings of some GPUs, one after another."""
-    within = _among(chunk["gpu"].to_list())
+    within, numbered = _among(chunk["gpu"].to_list()), chunk.select(_KEYS).with_row_index("place")
 
     def read(name: str, columns: Sequence[pl.Expr | str]) -> pl.DataFrame:
-        return _placed(store.collect(tables[name].filter(within).select(*_KEYS, "ts", *columns)), chunk)
+        rows = store.collect(tables[name].filter(within).select(*_KEYS, "ts", *columns))
+        return rows.join(numbered, on=_KEYS, nulls_equal=True).drop(_KEYS)
 
     parts = [read("telemetry", _READ)]
     if "telemetry_minutes" in tables:
@@ -196,22 +197,7 @@ def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -
     readings = Readings(**columns)
     firsts = np.flatnonzero(np.diff(place.astype(np.int64), prepend=-1))
     for first, end in pairwise([*firsts.tolist(), len(place)]):
-        yield chunk.select(_KEYS).row(int(place[first])), readings.take(slice(first, end))
-
-
-def _placed(rows: pl.DataFrame, chunk: pl.DataFrame) -> pl.DataFrame:
-    """The rows of the GPUs of a chunk, with `place`, the row that their GPU has there, and without its names."""
-    numbered = chunk.select(_KEYS).with_row_index("place")
-    if rows.is_empty():
-        return rows.join(numbered, on=_KEYS, nulls_equal=True).drop(_KEYS)
-    # Files often have the rows of a GPU side by side: to look up each stretch is quicker than each row.
-    first = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in _KEYS)
-    stretch = rows.select(first.alias("first"))["first"].to_numpy().copy()
-    stretch[0] = True
-    names = rows.select(_KEYS).filter(pl.Series(stretch))
-    places = names.join(numbered, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")["place"]
-    rows = rows.drop(_KEYS).with_columns(places.gather(np.cumsum(stretch) - 1))
-    return rows.drop_nulls("place") if places.null_count() else rows
+        yield numbered.row(int(place[first]))[1:], readings.take(slice(first, end))
 
 
 def _among(gpus: Sequence[str]) -> pl.Expr:

@@ -274,7 +274,9 @@ def sensed_power(readings: Readings, limit_w: float, model: str | None, notes: l
 
 def _chosen(readings: Readings, read_every: float, row: PowerSensor | None) -> tuple[Floats, SensorTiming]:
     """The power, and what its sensor sees; `row` has what is known of sensors of the model."""
-    draw = _drawn_over(readings, row)
+    draw = row.draw_ms / 1000 if row is not None and row.draw_ms is not None else np.nan
+    if readings.window_s is not None and not np.isnan(readings.window_s).all():  # as stored
+        draw = float(np.nanmedian(readings.window_s))
     period = row.period_ms / 1000 if row and row.period_ms else _SHORT_PERIOD_S if 0 < draw <= 0.01 else PERIOD_S
     part = row.window_ms / 1000 if row and row.window_ms else draw if 0 < draw <= period else PART_S
     power, source, window = readings.power_w, PowerSource.POWER, draw
@@ -315,13 +317,6 @@ def _chosen(readings: Readings, read_every: float, row: PowerSensor | None) -> t
         later = max(delay - timing.shift_s, 0.0)
         timing = SensorTiming(window, period, delay, timing.lag_s, timing.settle_s + later, source)
     return power, timing
-
-
-def _drawn_over(readings: Readings, row: PowerSensor | None) -> float:
-    """The time over which the power draw is averaged, as stored or by the model, s; NaN where not known."""
-    if readings.window_s is not None and not np.isnan(readings.window_s).all():
-        return float(np.nanmedian(readings.window_s))
-    return row.draw_ms / 1000 if row is not None and row.draw_ms is not None else np.nan
 
 
 def _delay(times: Floats, utilization: Floats, watts: Floats) -> float | None:
