@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ... import __version__
 from ...store.catalog import quoted
 from ...store.instants import date_of_ns
-from ...store.power_sensors import NORMAL_95, SensorError
+from ...store.power_sensors import SensorError
 from ...store.schema import CALIBRATIONS, arrow_schema
 from ...store.vocabulary import CalibrationFinding, PowerOf
 from ..by_number import by_number
@@ -168,24 +168,22 @@ def _boards(store: Store, rows: pl.DataFrame, stated: SensorError, cluster: str 
     stored = store.sql("select * from calibrations_now").polars().select(*_ROW).cast(_ROW)  # type: ignore[arg-type]
     learnt = pl.concat([rows, stored.join(rows, on=GPU, how="anti", nulls_equal=True)])
     errors = BoardErrors.of_rows(learnt, stated).with_models(store)
-    known = errors.boards.select(*GPU, "h", "p", pl.col("source").alias("_source"))
-    # Of a board alone, the error of 1 J is that of h, and of 1 s that of p: true = (1 + h) x read + p.
-    for column, joules in (("h", 1.0), ("p", 0.0)):
-        read = boards.select(*GPU, sensed_j=pl.lit(joules), sensed_s=pl.lit(1 - joules))
-        error = errors.added(read, GPU).join(known, on=GPU, how="left", nulls_equal=True)
-        middle, half = pl.coalesce(column, "error_j"), NORMAL_95 * pl.col("board_j2").sqrt()
-        ends = {column: middle, f"{column}_low": middle - half, f"{column}_high": middle + half}
-        boards = boards.join(error.select(*GPU, **ends), on=GPU, how="left", nulls_equal=True, maintain_order="left")
-    # The gain and offset of the sensor are the inverse of that: the ends change places.
-    opposite = {"": "", "_low": "_high", "_high": "_low"}
+    for columns in (
+        errors.boards.select(*GPU, "h", "p", "source"), errors.half_widths(boards),
+        learnt.select(*GPU, "windows", "since", "until", pl.col("source").alias("meter"), "learnt", "finding"),
+    ):  # fmt: skip
+        boards = boards.join(columns, on=GPU, how="left", nulls_equal=True, maintain_order="left")
+    # true = (1 + h) x read + p: the gain and offset of the sensor are the inverse of that, and its ends change places.
+    h, p = (pl.col(name).fill_null(mean) for name, mean in zip("hp", errors.usual.mean, strict=True))
+    ends = (("", 0), ("_low", 1), ("_high", -1))
     boards = boards.with_columns(
-        *((100 / (1 + pl.col(f"h{end}")) - 100).alias(f"gain{name}_pct") for name, end in opposite.items()),
-        *((-pl.col(f"p{end}") / (1 + pl.col("h"))).alias(f"offset{name}_w") for name, end in opposite.items()),
-    ).drop(*(f"{column}{end}" for column in "hp" for end in opposite))
-    of_learnt = learnt.select(*GPU, "windows", "since", "until", pl.col("source").alias("meter"), "learnt", "finding")
-    boards = boards.join(known.select(*GPU, "_source"), on=GPU, how="left", nulls_equal=True, maintain_order="left")
-    boards = boards.with_columns(pl.col("_source").fill_null(stated.source.value).alias("source")).drop("_source")
-    boards = boards.join(of_learnt, on=GPU, how="left", nulls_equal=True, maintain_order="left")
+        *((100 / (1 + h + side * pl.col("gain")) - 100).alias(f"gain{end}_pct") for end, side in ends),
+        *((-(p + side * pl.col("offset_w")) / (1 + h)).alias(f"offset{end}_w") for end, side in ends),
+        pl.col("source").fill_null(stated.source.value),
+    ).select(
+        *GPU, "name", "node", "model", "^gain_.*$", "^offset_.*$", "source", "windows", "since", "until", "meter",
+        "learnt", "finding",
+    )  # fmt: skip
     return boards.sort(*by_number("cluster", "node", "name"), "gpu", nulls_last=True)
 
 

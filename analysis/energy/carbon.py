@@ -285,24 +285,50 @@ def greenest(settings: EnergySettings, job: WaitingJob) -> Greenest:
     from .grid import HOUR_NS, ask_for_hours, hourly, site_hours
 
     begin_ns = now_ns // HOUR_NS * HOUR_NS
-    first_ns = begin_ns - _WEEKS * _WEEK * _STEP_NS
-    ask_for_hours(settings, first_ns, now_ns, [zone])
-    grams = hourly(site_hours(settings), zone, np.arange(first_ns, job.deadline_ns, _STEP_NS, dtype=np.int64))
+    since_ns = begin_ns - _WEEKS * _WEEK * _STEP_NS
+    ask_for_hours(settings, since_ns, now_ns, [zone])
+    grams = hourly(site_hours(settings), zone, np.arange(since_ns, job.deadline_ns, _STEP_NS, dtype=np.int64))
     past, ahead = grams[: _WEEKS * _WEEK].reshape(_WEEKS, _WEEK), grams[_WEEKS * _WEEK :]
     past = past[~np.isnan(past).any(axis=1)]
-    search = _Search(now_ns - begin_ns, job.deadline_ns - begin_ns, length_ns, len(ahead))
+    first_ns, latest_ns, steps = now_ns - begin_ns, job.deadline_ns - length_ns - begin_ns, len(ahead)
     holes = np.isnan(ahead)
     if holes.any() and len(past) < _FEWEST:
         return Greenest(None, None, None, zone=zone, reason=NoStart.NO_HOURS)
-    values = np.where(holes, search.repeated(past.mean(axis=0)), ahead) if holes.any() else ahead
+
+    def best(values: Floats) -> int:
+        """The earliest of the best starts, ns since the first step.
+
+        A sum is linear between the starts at which the job's begin or end meets a step: the least is at one of these.
+        """
+        edges_ns = np.arange(steps + 1, dtype=np.int64) * _STEP_NS
+        starts_ns = np.unique(np.concatenate([edges_ns, edges_ns - length_ns, [first_ns, latest_ns]]))
+        starts_ns = starts_ns[(starts_ns >= first_ns) & (starts_ns <= latest_ns)]
+        return int(starts_ns[np.argmin(np.round(_sums(values, starts_ns, length_ns), 6))])
+
+    values = np.where(holes, np.resize(past.mean(axis=0), steps), ahead) if holes.any() else ahead
     pue = number_at(settings, "pue", job.cluster, now_ns)
     to_g = job.watts * (1.0 if pue is None else pue) / _J_PER_KWH
-    start_ns, g, now_g = search.best(values)
-    start_ns, g, now_g = begin_ns + start_ns, g * to_g, now_g * to_g
+    start_ns = best(values)
+    now_g, g = (_sums(values, np.array([first_ns, start_ns]), length_ns) * to_g).tolist()
     if not holes.any():
-        return Greenest(start_ns, g, now_g, now_g - g, outlook=HoursFrom.FORECAST, zone=zone)
+        return Greenest(begin_ns + start_ns, g, now_g, now_g - g, outlook=HoursFrom.FORECAST, zone=zone)
     weeks = Greenest(now_ns, now_g, now_g, 0.0, weeks=len(past), outlook=HoursFrom.WEEKS, zone=zone)
-    return weeks if start_ns == now_ns else _of_weeks(weeks, start_ns, search.tried(past) * to_g)
+    if start_ns == first_ns:
+        return weeks
+    saved_g = []  # for each past week, what the start that the other weeks choose would have saved in it
+    for number, week in enumerate(past):
+        chosen_ns = best(np.resize(np.delete(past, number, axis=0).mean(axis=0), steps))
+        now, later = _sums(np.resize(week, steps), np.array([first_ns, chosen_ns]), length_ns)
+        saved_g.append((now - later) * to_g)
+    return _of_weeks(weeks, begin_ns + start_ns, np.array(saved_g))
+
+
+def _sums(values: Floats, starts_ns: NDArray[np.int64], length_ns: int) -> Floats:
+    """The sum of g/kWh x s from each start (ns since the first step) over a time; `values` has a step each."""
+    edges_ns = np.arange(len(values) + 1, dtype=np.int64) * _STEP_NS
+    until = np.append(0.0, np.cumsum(values * (_STEP_NS / 1e9)))
+    sums: Floats = np.interp(starts_ns + length_ns, edges_ns, until) - np.interp(starts_ns, edges_ns, until)
+    return sums
 
 
 def _of_weeks(weeks: Greenest, start_ns: int, saved_g: Floats) -> Greenest:
@@ -317,46 +343,3 @@ def _of_weeks(weeks: Greenest, start_ns: int, saved_g: Floats) -> Greenest:
     return replace(
         weeks, start=start_ns, g=weeks.now_g - mean, saved_g=mean, low_g=mean - half, high_g=mean + half
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Search:
-    """The starts of a job among steps of g/kWh; times are ns since the begin of the first step."""
-
-    now_ns: int
-    deadline_ns: int
-    length_ns: int
-    steps: int
-
-    def repeated(self, week: Floats) -> Floats:
-        """A week of steps over and over."""
-        return week[np.arange(self.steps) % _WEEK]
-
-    def sums(self, values: Floats, starts_ns: NDArray[np.int64]) -> Floats:
-        """The sum of g/kWh x s over the job from each start."""
-        edges_ns = np.arange(self.steps + 1, dtype=np.int64) * _STEP_NS
-        until = np.append(0.0, np.cumsum(values * (_STEP_NS / 1e9)))
-        sums: Floats = np.interp(starts_ns + self.length_ns, edges_ns, until) - np.interp(starts_ns, edges_ns, until)
-        return sums
-
-    def best(self, values: Floats) -> tuple[int, float, float]:
-        """The best start, and the sums from it and from now on.
-
-        A sum is linear between the starts at which the job's begin or end meets a step: the least is at one of these.
-        """
-        latest_ns = self.deadline_ns - self.length_ns
-        edges_ns = np.arange(self.steps + 1, dtype=np.int64) * _STEP_NS
-        starts_ns = np.unique(np.concatenate([edges_ns, edges_ns - self.length_ns, [self.now_ns, latest_ns]]))
-        starts_ns = starts_ns[(starts_ns >= self.now_ns) & (starts_ns <= latest_ns)]
-        sums = self.sums(values, starts_ns)
-        least = int(np.argmin(np.round(sums, 6)))  # the earliest of equal ones
-        return int(starts_ns[least]), float(sums[least]), float(sums[0])
-
-    def tried(self, past: Floats) -> Floats:
-        """For each past week, what the start that the other weeks choose would have saved in it."""
-        saved = []
-        for number, week in enumerate(past):
-            start_ns, *_ = self.best(self.repeated(np.delete(past, number, axis=0).mean(axis=0)))
-            now, later = self.sums(self.repeated(week), np.array([self.now_ns, start_ns], np.int64))
-            saved.append(now - later)
-        return np.array(saved)

@@ -140,10 +140,10 @@ def hourly(hours: Sequence[pl.DataFrame], zone: str, times_ns: Times) -> Floats:
 def read_hours(file: HoursFile, time_zone: str, *, only: str | None = None) -> pl.DataFrame:
     """The intensities in a file: columns of `HOURS`, in order of zone and time.
 
-    `time_zone`: of times that state none, where `file` names no other. `only`: the zone of a file that has no column of
+    `time_zone`: of times that state none. `only`: the zone of a file that has no column of
     zones and of which `file` names none. Raises InputError, which names the file and the line.
     """
-    path, time_zone = file.path, file.time_zone or time_zone
+    path = file.path
     sheet = content.read(path)
     for reason, lines in sheet.refused.lines.items():
         raise InputError(f"{path}: line {lines[0]}: {reason}; repair it, as nothing of the file is used")

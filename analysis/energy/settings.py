@@ -77,8 +77,6 @@ class HoursFile:
     path: Path
     zone: str | None = None
     """Of a file without a column of zones."""
-    time_zone: str | None = None
-    """Of times that state none; None: that of the settings."""
     source: str | None = None
     column: str | None = None
     """The intensities, where several columns could be."""
@@ -223,7 +221,7 @@ _DATED: Mapping[str, Schema] = {
     "factor": {"zone?": str, "g_per_kwh": (0.0, MOST_G_PER_KWH), "source": str, "year": (1990, 2200),
                "method?": tuple(Method)},
 }  # fmt: skip
-_HOURS_FILE: Schema = {"file": str, "zone?": str, "time_zone?": ZoneInfo, "source?": str, "column?": str}
+_HOURS_FILE: Schema = {"file": str, "zone?": str, "column?": str}
 _EMBODIED: Schema = {"kg": (0.0, 1e6), "years": (0.1, 100.0), "source": str, "model?": str}
 _SENSOR: Schema = {"gain_pct": (0.0, 100.0), "offset_w": (0.0, 1_000.0)}
 _NODE: Schema = {
