@@ -24,8 +24,8 @@ from ..statistics.ordering import Floats
 from ..tuning.curve import SAME_LEVEL, OwnCurve
 from ..tuning.power_plan import Estimate
 from .boards import POPULATION, BoardErrors, board_errors
-from .carbon import WaitingJob, greenest
 from .levels import CLASSES, Ratio, fingerprints, identities, levels, medians, ratio, sizes, stands
+from .outlook import WaitingJob, greenest
 from .settings import EnergySettings
 
 if TYPE_CHECKING:

@@ -29,8 +29,9 @@ from ...store.journal import Journal
 from ...store.names import this_cluster, this_node
 from ...store.schema import texts_of
 from ...store.system.locks import is_held
+from .budgets import Budget, Limit, Totals
 from .sensor import BoardLimits, BoardSensors
-from .spans import Budget, Limit, Span, SpanEnergy, Totals, TraceContext, Unmeasured
+from .spans import Span, SpanEnergy, TraceContext, Unmeasured
 from .split import SpanEvent, SpentSoFar, Split, figure, joules
 
 if TYPE_CHECKING:

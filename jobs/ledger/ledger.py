@@ -18,11 +18,12 @@ from ...collectors.clock import Clock, SystemClock
 from ...errors import InputError, WhorlError
 from ...store.instants import nanoseconds
 from ...store.names import this_cluster
-from .spans import INHERITED, Budget, Limit, Parent, Span, Totals
+from .budgets import Budget, Limit, Totals
+from .spans import INHERITED, Parent, Span
 
 if TYPE_CHECKING:
-    from ...analysis.energy.carbon import Greenest
     from ...analysis.energy.options import Quote
+    from ...analysis.energy.outlook import Greenest
     from ...collectors.backend import Backend
     from .book import Book
 
@@ -185,7 +186,7 @@ def _emissions(
 
     By the settings in a file, else by those of the store. Raises InputError where they cannot be read.
     """
-    from ...analysis.energy.carbon import grams_per_kwh
+    from ...analysis.energy.outlook import grams_per_kwh
     from ...analysis.energy.settings import find_settings
 
     site, rules = cluster or this_cluster(), find_settings(Path(store or "."), settings)
@@ -216,7 +217,7 @@ def greenest_start(
     `saved_g` with its interval, and `reason`. Raises InputError where the job does not fit or a file cannot be used,
     WhorlError where a service that the settings name does not answer, or a package for analysis is missing.
     """
-    from ...analysis.energy.carbon import WaitingJob, greenest
+    from ...analysis.energy.outlook import WaitingJob, greenest
     from ...analysis.energy.settings import read_settings
 
     began_ns, deadline_ns = _ns(now or datetime.now(UTC), "now"), _ns(deadline, "deadline")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from whorl.analysis.energy.carbon import Greenest, HoursFrom, NoStart, WaitingJob, greenest
+from whorl.analysis.energy.outlook import Greenest, HoursFrom, NoStart, WaitingJob, greenest
 from whorl.analysis.energy.settings import EnergySettings, read_settings
 from whorl.errors import InputError
 

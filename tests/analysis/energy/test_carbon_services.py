@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from whorl.analysis.energy.billing import cuts, rates_between
-from whorl.analysis.energy.carbon import NoStart, WaitingJob, greenest
+from whorl.analysis.energy.outlook import NoStart, WaitingJob, greenest
 from whorl.analysis.energy.settings import EnergySettings, read_settings
 from whorl.errors import InputError, StoreError, WhorlError
 from whorl.tests.endless import SLOW, serving
