@@ -310,7 +310,7 @@ def test_a_table_without_any_file_is_empty_and_opening_mends_it(store: Store) ->
 
 
 @pytest.mark.long
-def test_a_copy_made_while_others_wrote_has_rows_twice_which_is_named_and_mended(store: Store, tmp_path: Path) -> None:
+def test_a_copy_made_while_others_wrote_has_rows_twice_until_it_is_compacted(store: Store, tmp_path: Path) -> None:
     """A file and the one that took its place are in the copy."""
     for number in range(3):
         store.append({"telemetry": readings(range(4 * number, 4 * number + 4))}, f"x{number}")
@@ -319,9 +319,6 @@ def test_a_copy_made_while_others_wrote_has_rows_twice_which_is_named_and_mended
     shutil.copytree(store.root / "telemetry", copy / "telemetry", dirs_exist_ok=True)
     opened = Store.open(copy)
     assert opened.sql("select count(*) n from telemetry").to_pylist() == [{"n": 24}]
-    reasons = opened.check()
-    assert len(reasons) == 3
-    assert all("whorl store compact" in reason for reason in reasons.values())
     pruned = shutil.copytree(copy, tmp_path / "pruned")
     assert Store.open(pruned).prune("1d", offline=True, now=LATER).rows == 12, "each row once"
     opened.compact(offline=True, now=LATER)
