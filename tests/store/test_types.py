@@ -26,6 +26,7 @@ def test_a_table_has_the_types_that_its_columns_say(store: Store) -> None:
         described = store.sql(f"describe {spec.name}").to_pylist()
         spelled = {row["column_name"]: row["column_type"].replace('"', "") for row in described}
         assert spelled == {column.name: column.type.replace('"', "") for column in spec.columns}, spec.name
+    assert arrow_schema("telemetry_minutes").field("power_mw_mean").type == pa.float64(), "a mean has a fraction"
 
 
 def test_times_in_ns_are_taken_and_floored_to_us(store: Store) -> None:
