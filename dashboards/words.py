@@ -283,7 +283,7 @@ CHANNELS = {
     "power at full clock": "it draws less power at the same clock: it waits for something outside the GPU",
     "throttled runs": "heat, a brake or the hardware holds its clock in more of its runs",
 }
-"""How a GPU differs in a figure, by the name of an `analysis.verdicts.channels.Channel`."""
+"""How a GPU differs in a figure, by the name of an `analysis.verdicts.states.Channel`."""
 FIGURES = {
     "sm_clock": "SM clock",
     "time_spread": "time, sitting to sitting",

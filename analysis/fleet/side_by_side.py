@@ -23,9 +23,9 @@ from ..by_number import by_number
 from ..runs.measurements import APART, codes, told_apart
 from ..runs.probing import Probed, gpus_of, names_of, other_names, with_run_numbers
 from ..runs.sittings import are_in_order, days, in_order, latest
-from ..verdicts.channels import CLOCK, POWER, TEMPERATURE, Channel
 from ..verdicts.compare import LEAST_GPUS
 from ..verdicts.model import Figure, column_of, figures_of
+from ..verdicts.states import CLOCK, POWER, TEMPERATURE, Channel
 
 if TYPE_CHECKING:
     from ...store import Store

@@ -203,10 +203,14 @@ class Evidence:
         columns = ("sm_clock_mhz",) if gpu in self.still else ("sm_clock_mhz", "power_w")
         return by_heat(row, runs.select("value", *columns), effect_pct, random)
 
+    def channels(self) -> dict[states.Channel, pl.DataFrame]:
+        """The rows of each channel: `states.channels`."""
+        return states.channels(self.by_sitting, self.by_gpu, self.peers)
+
     # -- the state of a GPU -------------------------------------------------------------------------------
 
     @cached_property
-    def peers(self) -> dict[tuple[str | None, str], Peers]:
+    def peers(self) -> states.PeersOf:
         """By model and workload."""
         groups = self.by_gpu.partition_by(PEER_KEYS, maintain_order=True)
         return {(rows["model"][0], rows["workload"][0]): Peers.of(rows) for rows in groups}

@@ -29,8 +29,8 @@ from ..runs.sittings import days, numbered
 from ..runs.windows import Progress
 from ..spread.passive import passive
 from ..spread.repeats import JOBS_COUPLE
-from .channels import FINGERPRINT
 from .model import Model, table, with_peers
+from .states import FINGERPRINT
 
 if TYPE_CHECKING:
     from ...store import Store

@@ -22,13 +22,13 @@ from ..runs.sittings import Bools, Floats, date_of
 from ..runs.windows import Progress
 from ..statistics.laws import discoveries, simes
 from .causes import Evidence
-from .channels import Channel
 from .compare import Shift, seen_twice
 from .history import Departure, DepartureKind, Histories, histories
 from .levels import RELEVANT, in_pct
 from .model import TIME_AT_CLOCK, Figure, Model, peer_levels
 from .places import places_of
 from .ranks import judged_ranks, timelines_alone
+from .states import Channel
 from .verdict import (
     HELD,
     TIME,
@@ -452,7 +452,7 @@ def _first_shown(figure: Figure, gpu: int) -> datetime | None:
 
 
 def _beside(channel: Channel, level: float, peers: float) -> Measured:
-    """A value of a channel beside that of the peers, in its unit; both are given on the scale of `channels`."""
+    """A value of a channel beside that of the peers, in its unit; both are given on the scale of `states.channels`."""
     if channel.log:
         level, peers = math.exp(level), math.exp(peers)
     return Measured(channel.name, level, peers, channel.unit)

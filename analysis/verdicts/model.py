@@ -26,10 +26,9 @@ from ..spread.repeats import JOBS_COUPLE, SOME
 from ..statistics.ordering import PROBABILITIES, bounds
 from ..statistics.repeatability import Moments, icc
 from .causes import Evidence
-from .channels import CHANNELS, WORK, Channel, channels
 from .compare import LEAST_GPUS, Compared, Fleet, compare, share_tails
 from .levels import RELEVANT, Levels, levels
-from .states import line
+from .states import CHANNELS, WORK, Channel, line
 from .verdict import TIME, Gap, NotJudged, PeerLevels
 
 if TYPE_CHECKING:
@@ -194,7 +193,7 @@ class Model:
 
     @cached_property
     def _channels(self) -> dict[Channel, pl.DataFrame]:
-        return channels(self.evidence)
+        return self.evidence.channels()
 
     def of_channel(self, channel: Channel) -> tuple[Figure, ...]:
         """A channel of each workload and model, whether GPUs can be named for it or not."""

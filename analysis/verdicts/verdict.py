@@ -404,7 +404,7 @@ class Verdict:
     at_clock: bool = False
     """Whether times were compared as they would be at the clock of the peers."""
     figure: str = TIME
-    """What the effect is of: "time", or the name of a channel (`channels.CHANNELS`). Of "throttled runs" it is the
+    """What the effect is of: "time", or the name of a channel (`states.CHANNELS`). Of "throttled runs" it is the
     difference of two shares of runs, in percentage points. "" of what was seen and not measured."""
 
     @property

@@ -25,8 +25,8 @@ from ...store.names import this_node
 from ...store.vocabulary import COMPARED, EventKind, Outcome
 
 if TYPE_CHECKING:
-    from ...analysis.verdicts.reference import Happened, Known
     from ...analysis.verdicts.verdict import Verdict
+    from ...analysis.verdicts.watch import Happened, Known
     from ...probes.campaign import Report
     from ...store import Store
 
@@ -244,7 +244,7 @@ class _Checking:
 
 def judge(result: NodeCheck, store: Store, names: Mapping[str, str], report: Report | None = None) -> None:
     """Add to the result what the store knows of these GPUs (UUID -> name), and what the probes of a report show."""
-    from ...analysis.verdicts.reference import known
+    from ...analysis.verdicts.watch import known
 
     left_out = None if report is None else report.campaign
     levels = known(store, list(names), PROBES, leave_out=left_out, peers_too=report is not None)

@@ -14,7 +14,7 @@ from ..document import Column, Document, Part, Table, TableColumns
 from ..words import estimate, many, number, printable, with_interval
 
 if TYPE_CHECKING:
-    from ...analysis.verdicts.reference import Level
+    from ...analysis.verdicts.watch import Level
 
 _FINE = "nothing against it"
 _NAMED_GPUS = 3

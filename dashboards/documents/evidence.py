@@ -11,7 +11,7 @@ from datetime import datetime
 
 from ...analysis.runs.probing import OF_HARDWARE, OF_MEMORY
 from ...analysis.verdicts import Kind, Level, NotJudged, Smallest, State, Verdict
-from ...analysis.verdicts.channels import CHANNELS, THROTTLED
+from ...analysis.verdicts.states import CHANNELS, THROTTLED
 from ...analysis.verdicts.verdict import LOOKS_LIKE, TIME, ComparedWith, Gap, Measured, Part, Planted, Quantity
 from .. import words
 from ..words import MISSING, interval, many, minute, percent, with_interval

@@ -232,7 +232,7 @@ def test_what_happened_since_the_last_judgement_counts(
 
 def test_a_gpu_that_became_slower_than_its_own_level_is_noticed(fleet: str) -> None:
     """Its level in the store is that of 100 ms; so many per cent more are a warning, critical, or within the noise."""
-    from whorl.analysis.verdicts.reference import known
+    from whorl.analysis.verdicts.watch import known
 
     levels = known(Store.open(fleet), [uuid(2)], PROBES)
     level = levels.levels[uuid(2)]["gemm-fp32"]
@@ -256,7 +256,7 @@ def test_a_gpu_that_became_slower_than_its_own_level_is_noticed(fleet: str) -> N
 
 def test_a_small_change_that_lasts_is_noticed_over_several_checks() -> None:
     """2 % is below the threshold of a warning; one run of it says nothing, but days of it do."""
-    from whorl.analysis.verdicts.reference import Level
+    from whorl.analysis.verdicts.watch import Level
 
     day = 86_400.0
     steady = tuple((100.0 + 0.05 * (n % 3), n * day) for n in range(8))

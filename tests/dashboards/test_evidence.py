@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from whorl.analysis.verdicts import Cause, Kind, Level, NotJudged, State, Verdict
-from whorl.analysis.verdicts.channels import RISE, THROTTLED, WARM
+from whorl.analysis.verdicts.states import RISE, THROTTLED, WARM
 from whorl.analysis.verdicts.verdict import Action, ComparedWith, Gap, Measured, Part, Planted, Quantity
 from whorl.dashboards import words
 from whorl.dashboards.answers.mappings import finding as row

@@ -23,8 +23,8 @@ from whorl.analysis.verdicts.fingerprint import fingerprint
 from whorl.analysis.verdicts.judge import judge, judged
 from whorl.analysis.verdicts.model import Model
 from whorl.analysis.verdicts.plan import planned
-from whorl.analysis.verdicts.reference import known
 from whorl.analysis.verdicts.verdict import Gap
+from whorl.analysis.verdicts.watch import known
 from whorl.store.schema import arrow_rows
 from whorl.tests.analysis.verdicts.made import Change, fleet
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, judged_store, uuid

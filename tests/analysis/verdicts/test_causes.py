@@ -15,7 +15,8 @@ from whorl.analysis.runs.probing import Probed
 from whorl.analysis.verdicts import Kind
 from whorl.analysis.verdicts.causes import Evidence, Explanation, by_heat
 from whorl.analysis.verdicts.changes import typical_size
-from whorl.analysis.verdicts.channels import (
+from whorl.analysis.verdicts.judge import judged
+from whorl.analysis.verdicts.states import (
     HUNGRY,
     IDLING,
     RISE,
@@ -25,9 +26,7 @@ from whorl.analysis.verdicts.channels import (
     WARM,
     WORK,
     Channel,
-    channels,
 )
-from whorl.analysis.verdicts.judge import judged
 from whorl.analysis.verdicts.verdict import Action, Part, Quantity
 from whorl.benchmarks.fleets import fleet_of
 from whorl.tests.analysis.verdicts.made import (
@@ -203,7 +202,7 @@ def test_gpus_of_a_node_that_are_slow_alike_are_explained_together() -> None:
 def differing(campaign: Probed) -> dict[Channel, dict[str, float]]:
     """By channel, the GPUs whose median differs from that of the fleet by what is relevant and by 4 robust sd."""
     found: dict[Channel, dict[str, float]] = {}
-    for channel, all_rows in channels(Evidence.of(campaign)).items():
+    for channel, all_rows in Evidence.of(campaign).channels().items():
         for rows in all_rows.partition_by("workload"):
             level = rows.group_by("gpu").agg(pl.col("value").median())
             over = level.select("gpu", value=channel.sign * (pl.col("value") - pl.col("value").median()))
@@ -244,8 +243,8 @@ def test_one_probe_tells_heat_by_its_temperature() -> None:
 def test_what_nobody_recorded_has_no_row(gone: str) -> None:
     campaign = fleet(gpus=10)
     runs = campaign.runs.with_columns(pl.lit(None, campaign.runs.schema[gone]).alias(gone))
-    had = {channel for channel, rows in channels(Evidence.of(campaign)).items() if rows.height}
-    left = channels(Evidence.of(Probed("made", "", campaign.gpus, runs, campaign.events)))
+    had = {channel for channel, rows in Evidence.of(campaign).channels().items() if rows.height}
+    left = Evidence.of(Probed("made", "", campaign.gpus, runs, campaign.events)).channels()
     assert not any(rows["value"].is_null().any() for rows in left.values())
     needs = {"clock_events": {THROTTLED}, "temperature_c": {RISE}, "sm_clock_mhz": {TOP, UNDER, IDLING}}
     needs |= {"power_w": {RISE, UNDER, IDLING, HUNGRY}, "energy": set()}

@@ -6,10 +6,10 @@ import numpy as np
 import polars as pl
 
 from whorl.analysis.runs.sittings import UNKNOWN, numbered
-from whorl.analysis.verdicts.channels import Channel
 from whorl.analysis.verdicts.compare import Fleet
 from whorl.analysis.verdicts.levels import Levels, levels
 from whorl.analysis.verdicts.model import Figure, figures_of, table
+from whorl.analysis.verdicts.states import Channel
 from whorl.tests.analysis.longhorn import needs_longhorn, runs
 from whorl.tests.analysis.longhorn import runs as longhorn
 
