@@ -29,7 +29,7 @@ import polars as pl
 from scipy import special, stats
 
 from whorl.analysis.runs.probing import Probed, probed
-from whorl.analysis.statistics.laws import discoveries
+from whorl.analysis.statistics.ordering import discoveries
 from whorl.analysis.verdicts import Level, State
 from whorl.analysis.verdicts.compare import Compared, Fleet, compare
 from whorl.analysis.verdicts.judge import ERROR_RATE, ERROR_RATE_ALONE, MOST_P, judged

@@ -30,8 +30,7 @@ from ...store.vocabulary import Code
 from ..engines import HERE, Engine
 from ..power_classes import Use
 from ..power_classes.profiles import LITTLE, MUCH
-from ..statistics.laws import quantile
-from ..statistics.ordering import Floats
+from ..statistics.ordering import Floats, quantile
 from .attribute import Kind
 from .boards import POPULATION, BoardErrors
 from .books import ALL_ENERGY, Booked, EnergyQuestion, add_up, booked

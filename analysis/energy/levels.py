@@ -26,8 +26,7 @@ from ...store.names import plain_workload
 from ...store.power_sensors import SENSOR_ERROR, SensorError
 from ..power_classes import Use
 from ..runs.probing import campaigns, probed
-from ..statistics.laws import quantile
-from ..statistics.ordering import MAD_TO_SD
+from ..statistics.ordering import MAD_TO_SD, quantile
 from ..verdicts.fingerprint import fingerprint
 from ..verdicts.levels import REACH_95
 from ..verdicts.model import Model

@@ -19,8 +19,7 @@ import polars as pl
 from ...store.power_sensors import SENSOR_ERROR, SensorError
 from ...store.vocabulary import Code
 from ..power_classes import Curve, curves, sweep
-from ..statistics.laws import quantile
-from ..statistics.ordering import Floats
+from ..statistics.ordering import Floats, quantile
 from ..tuning.curve import SAME_LEVEL, OwnCurve
 from ..tuning.power_plan import Estimate
 from .boards import POPULATION, BoardErrors, board_errors

@@ -196,7 +196,7 @@ def _sums(values: Floats, starts_ns: NDArray[np.int64], length_ns: int) -> Float
 
 def _of_weeks(weeks: Greenest, start_ns: int, saved_g: Floats) -> Greenest:
     """The answer for a later start, which would have saved so much in each of the past weeks."""
-    from ..statistics.laws import quantile
+    from ..statistics.ordering import quantile
 
     mean, spread, n = float(saved_g.mean()), float(saved_g.std(ddof=1)), len(saved_g)
     if mean <= float(quantile(1 - _SURE, n - 1)) * spread / math.sqrt(n):

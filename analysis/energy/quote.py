@@ -28,8 +28,7 @@ from ...store.views import OF_ALL_RUNS
 from ..choosing import find
 from ..engines import HERE, Engine
 from ..power_classes import curve_of_runs, own_runs
-from ..statistics.laws import quantile, upper_tail
-from ..statistics.ordering import Floats
+from ..statistics.ordering import Floats, quantile, upper_tail
 from ..tuning.curve import OwnCurve
 from ..tuning.power_plan import Estimate
 from .answers import EnergyAnswer, energy, offline

@@ -21,7 +21,7 @@ from ..runs.sittings import Floats, days, step_of
 from ..statistics.ordering import median_interval
 from ..verdicts.levels import Levels, levels
 from ..verdicts.model import scaled
-from .side_by_side import dated, runs_of, with_gpu_numbers
+from .side_by_side import dated, with_gpu_numbers
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -193,11 +193,6 @@ class Trend:
             self.periods.select("period", "began").with_row_index("place").with_columns(pl.col("place").cast(pl.Int32))
         )
         return self.gpus.filter(pl.col("gpu") == gpu).join(named, on="place", how="left").sort("place")
-
-
-def trend_of(store: Store, cluster: str, workload: str) -> Trend | None:
-    """The trend of a workload, as `comparable` names it, of a store. InputError where there are no such runs."""
-    return trend(runs_of(store, cluster, workload))
 
 
 def trend(runs: Probed) -> Trend | None:

@@ -27,7 +27,7 @@ from ..verdicts.judgements import Newer, StoredJudgement, clusters, last_judgeme
 from ..verdicts.verdict import ACROSS_NODES, Change, Kind, Level, NotJudged, Smallest, Verdict
 from . import happened, standing
 from .happened import Happened, Reasons, events, reasons
-from .past import Compared, Line, Place
+from .standing import Compared, Line, Place
 
 if TYPE_CHECKING:
     from ...store import Store

@@ -1,30 +1,274 @@
-"""Where a GPU stands among its peers, figure by figure: its fingerprint beside the quantiles of the GPUs of its model.
+"""Where one GPU stands: in each workload, sitting by sitting beside what was usual on the same days, and figure by
+figure beside the quantiles of the GPUs of its model.
 
-The rows are those of `fingerprints`: the newest that were stored. Where none were, they are computed for a cluster of
-few runs; for one of many, that takes longer than a page may.
+Places and pasts come from what is stored with a judgement (`levels`, `day_levels`) and from the GPU's own runs: no
+other GPU's runs are read. Figures are rows of `fingerprints`: the newest that were stored. Where none were, they are
+computed for a cluster of few runs; for one of many, that takes longer than a page may.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from ..runs.probing import probed
+from ..runs.sittings import UNKNOWN, Floats, Ints, date_of, numbered
 from ..statistics.ordering import PROBABILITIES
 from ..verdicts.fingerprint import CLASSES, Alike, Neighbour, computed
 
 if TYPE_CHECKING:
     from ...store import Store
+    from ..verdicts.judgements import StoredJudgement
+
+
+FEWEST = 3  # GPUs of a day, before their median says what was usual on it
+_MEDIAN = 1.2533  # standard error of a median over that of a mean, of normal values
+_REACH = 1.96
+_SAYS = 2  # degrees of freedom from which on a standard deviation has an interval
+_OWN_FREEDOM = 5  # with so many degrees a GPU's own scatter is known, else that of its peers counts
+_ILL = 4.0  # usual standard deviations of the peers
+_READ = ("sm_clock_mhz", "power_w", "temperature_c")
+_DAY_QUANTILES = tuple(f"time_{100 * q:g}_ms" for q in PROBABILITIES)
+Five = tuple[float, float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a GPU stands in a workload. Slower is positive; None where it is unknown."""
+
+    workload: str
+    effect_pct: float | None
+    """Of the median of the peers."""
+    low_pct: float | None
+    high_pct: float | None
+    """95 % interval of its level in another sitting; None where no GPU has two runs."""
+    rank: int
+    """From the fastest, 1."""
+    rank_low: int | None
+    rank_high: int | None
+    peers: int
+    """GPUs compared, itself included."""
+    n: int
+    """Its runs."""
+    sittings: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sitting:
+    """Its runs of one workload without a pause of 6 hours. Slower is positive; None where it is unknown."""
+
+    began: datetime | None
+    n: int
+    off_pct: float
+    """From the level of its peers over all time; where it has none, from its own median."""
+    low_pct: float | None
+    high_pct: float | None
+    """95 % interval of the sitting's median, from the scatter of runs within sittings; None where no two runs are."""
+    that_day_pct: float | None
+    """From the median of all GPUs that were measured on the same day; None for fewer than three of them."""
+    peers_pct: Five | None
+    """Those GPUs: 5, 25, 50, 75 and 95 %, as `off_pct`."""
+    peers: int
+    """How many they are."""
+    sm_clock_mhz: float | None
+    power_w: float | None
+    temperature_c: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """A standard deviation in per cent of the time, beside those of the peers."""
+
+    pct: float
+    low_pct: float | None
+    high_pct: float | None
+    """95 % interval; None of one degree of freedom, which says next to nothing."""
+    freedom: int
+    """Degrees of freedom: values that are free to differ."""
+    peers_pct: Five | None
+    """Of the peers that have as many or more degrees of freedom, or at least 2: 5, 25, 50, 75 and 95 %."""
+    peers: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """The past of a GPU in one workload."""
+
+    workload: str
+    sittings: tuple[Sitting, ...]
+    """Those with a date, by time."""
+    beside_peers: bool
+    """Whether `off_pct` is from the peers; else the GPU has none."""
+    runs: int
+    undated: int
+    """Runs without a time."""
+    within: Scatter | None
+    """Of runs within a sitting; None where no sitting has two, and where it was not judged."""
+    between: Scatter | None
+    """Of the medians of sittings, without what the day did to its peers too; None for fewer than two."""
+    without_date: Sitting | None = None
+    """The runs without a time as one sitting."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What a judgement has of a GPU and its peers, in the workloads in which the GPU was compared."""
+
+    levels: pl.DataFrame
+    """The rows of `levels` of the GPU, that in which it is slowest first."""
+    days: pl.DataFrame
+    """The rows of `day_levels` of its model in these workloads."""
+    peers: pl.DataFrame | None
+    """Of `levels`, those of the other GPUs of its model in these workloads; None where they were not read."""
+
+    @classmethod
+    def read(cls, store: Store, judged: StoredJudgement | None, keys: Sequence[str], *, peers: bool) -> Compared:
+        """From the levels of a judgement. `keys`: of the GPU. `peers`: whether to read those of other GPUs, too."""
+        if judged is None:
+            levels, days = (store.scan(name).head(0).collect() for name in ("levels", "day_levels"))
+            return cls(levels, days, None)
+        is_own = pl.col("gpu").is_in(list(keys))
+        levels = store.collect(judged.of_gpus(store).filter(is_own)).sort("ratio", descending=True, nulls_last=True)
+        compared = levels.select("workload", "model").unique().lazy()
+
+        def alike(rows: pl.LazyFrame) -> pl.DataFrame:
+            return store.collect(rows.join(compared, on=["workload", "model"], how="semi", nulls_equal=True))
+
+        others = alike(judged.of_gpus(store).filter(~is_own)) if peers else None
+        return cls(levels, alike(judged.of_days(store)), others)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where the GPU stands, that in which it is slowest first."""
+        return tuple(
+            Place(
+                row["workload"], _pct(row["ratio"]), _pct(row["ratio_low"]), _pct(row["ratio_high"]),
+                *(row[name] for name in ("rank", "rank_low", "rank_high", "peers", "n", "sittings")),
+            )
+            for row in self.levels.iter_rows(named=True)
+        )  # fmt: skip
+
+    def lines(self, runs: pl.DataFrame) -> tuple[Line, ...]:
+        """The past in each workload, in the order of `places`, then of those that were not judged. `runs`: of
+        `runs.timed`."""
+        of_workload = {str(workload): part for (workload,), part in runs.partition_by("workload", as_dict=True).items()}
+        by_workload = {row["workload"]: row for row in self.levels.iter_rows(named=True)}
+        order = [*by_workload, *sorted(set(of_workload) - set(by_workload))]
+        return tuple(
+            self._line(name, of_workload[name], by_workload.get(name)) for name in order if name in of_workload
+        )
+
+    def _line(self, workload: str, runs: pl.DataFrame, level: Mapping[str, Any] | None) -> Line:
+        runs = runs.sort("at", maintain_order=True)
+        sitting = numbered(np.zeros(runs.height, np.int64), runs["at"].to_numpy())
+        medians = (pl.col(name).cast(pl.Float64).fill_nan(None).median() for name in _READ)
+        by_sitting = runs.with_columns(pl.Series("sitting", sitting)).group_by("sitting", maintain_order=True)
+        rows = by_sitting.agg(pl.col("at").first(), pl.len().alias("n"), pl.col("x").median(), *medians)
+        centre = None
+        if level is not None and level["ratio"] is not None:
+            centre = math.log(level["time_ms"] / level["ratio"])
+        usual = float(rows["x"].median()) if centre is None else centre  # type: ignore[arg-type]
+        days = {row["day"]: row for row in self.days.filter(pl.col("workload") == workload).iter_rows(named=True)}
+        peers = None if self.peers is None else self.peers.filter(pl.col("workload") == workload)
+        error = None if peers is None else _error(level, peers)
+        listed = [_sitting(row, usual, error, days) for row in rows.iter_rows(named=True)]
+        undated = runs.height - int((runs["at"] > UNKNOWN).sum())
+        within, between = (None, None) if level is None or peers is None else _scatters(level, peers)
+        with_date = tuple(sitting for sitting in listed if sitting.began is not None)
+        without_date = next((sitting for sitting in listed if sitting.began is None), None)
+        return Line(workload, with_date, centre is not None, runs.height, undated, within, between, without_date)
+
+
+def _sitting(
+    row: Mapping[str, Any], usual: float, error: float | None, days: Mapping[Any, Mapping[str, Any]]
+) -> Sitting:
+    off, half = row["x"] - usual, None if error is None else _REACH * _MEDIAN * error / math.sqrt(row["n"])
+    began = None if row["at"] <= UNKNOWN else date_of(row["at"])
+    day = None if began is None else days.get(began.replace(hour=0, minute=0, second=0, microsecond=0))
+    if day is not None and day["gpus"] < FEWEST:
+        day = None
+    peers = None if day is None else _five([_off_pct(math.log(day[name]) - usual) for name in _DAY_QUANTILES])
+    return Sitting(
+        began, row["n"], _off_pct(off),
+        None if half is None else _off_pct(off - half),
+        None if half is None else _off_pct(off + half),
+        None if day is None else _off_pct(row["x"] - math.log(day["time_50_ms"])),
+        peers, 0 if day is None else day["gpus"], *(row[name] for name in _READ),
+    )  # fmt: skip
+
+
+def _scatters(level: Mapping[str, Any], peers: pl.DataFrame) -> tuple[Scatter | None, Scatter | None]:
+    """Of runs within sittings, and between sittings, beside those of the peers."""
+    between = peers.select("between_pct", freedom=pl.col("sittings") - 1)
+    return (
+        _scatter(level["within_pct"], level["within_freedom"], peers["within_pct"], peers["within_freedom"]),
+        _scatter(level["between_pct"], level["sittings"] - 1, between["between_pct"], between["freedom"]),
+    )
+
+
+def _scatter(pct: float | None, freedom: int, peers_pct: pl.Series, peers_freedom: pl.Series) -> Scatter | None:
+    from ..statistics.ordering import interval_of_sd
+
+    if pct is None or freedom < 1:
+        return None
+    sd, degrees = peers_pct.fill_null(np.nan).to_numpy(), peers_freedom.to_numpy()
+    low, high = (None, None) if freedom < _SAYS else interval_of_sd(pct, freedom, _kurtosis(sd, degrees))
+    enough = sd[np.isfinite(sd) & (degrees >= min(2, freedom))]
+    band = _five(np.quantile(enough, PROBABILITIES).tolist()) if len(enough) >= FEWEST else None
+    return Scatter(pct, low, high, freedom, band, len(enough))
+
+
+def _kurtosis(sd: Floats, freedom: Ints) -> float:
+    """The kurtosis of the values behind the standard deviations of the peers, from how far these differ: the variance
+    of s² is (k - 1) / (n - 1) sigma⁴ (see `interval_of_sd`). Those that scatter more by far are ill, and are left
+    out."""
+    sound = np.isfinite(sd) & (freedom > 0)
+    sound[sound] = sd[sound] <= _ILL * np.median(sd[sound]) if sound.any() else False
+    if not sound.any():
+        return 3.0
+    squares, degrees = sd[sound] ** 2, freedom[sound]
+    usual = float((squares * degrees).sum() / degrees.sum())
+    return 1 + float((degrees * (squares / usual - 1) ** 2).mean()) if usual > 0 else 3.0
+
+
+def _error(level: Mapping[str, Any] | None, peers: pl.DataFrame) -> float | None:
+    """Standard deviation of a run within a sitting: the GPU's own where it is known, else that of all."""
+    own_scatter = (
+        (0.0, 0) if level is None or level["within_pct"] is None else (level["within_pct"], level["within_freedom"])
+    )
+    if own_scatter[1] >= _OWN_FREEDOM:
+        return own_scatter[0] / 100
+    with_runs = peers.drop_nulls("within_pct")
+    freedom = own_scatter[1] + int(with_runs["within_freedom"].sum())
+    squares = own_scatter[1] * own_scatter[0] ** 2 + float(
+        (with_runs["within_freedom"] * with_runs["within_pct"] ** 2).sum()
+    )
+    return math.sqrt(squares / freedom) / 100 if freedom else None
+
+
+def _five(values: Sequence[float]) -> Five:
+    low, first, middle, third, high = values
+    return low, first, middle, third, high
+
+
+def _off_pct(effect: float) -> float:
+    return 100 * math.expm1(effect)
+
+
+def _pct(ratio: float | None) -> float | None:
+    return None if ratio is None else 100 * (ratio - 1)
+
 
 COMPUTED_RUNS = 50_000
 """Up to so many runs of a cluster, a page that must come at once computes fingerprints that nobody stored."""
 _OF = ("model", "class", "workload", "figure", "unit")
 _ENDS = tuple(f"{column}_{100 * q:g}" for column in ("value", "ratio") for q in PROBABILITIES)
-Five = tuple[float, float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,29 +390,11 @@ def _standing(row: Mapping[str, Any]) -> Standing:
     return Standing(
         row["class"], row["workload"], row["figure"], row["unit"] or "", row["value"], row["low"], row["high"],
         off[0], off[1], off[2], row["rank"], row["peers"], row["n"] or 0, row["sittings"],
-        None if alone else _five(value), None if alone else _five(ratio), row["gpus"] or 0,
+        None if alone else _five_if_known(value), None if alone else _five_if_known(ratio), row["gpus"] or 0,
         tuple(row["evidence"] or ()),
     )  # fmt: skip
 
 
-def _five(values: Sequence[float | None]) -> Five | None:
+def _five_if_known(values: Sequence[float | None]) -> Five | None:
     finite = [float(value) for value in values if value is not None]
     return (finite[0], finite[1], finite[2], finite[3], finite[4]) if len(finite) == len(PROBABILITIES) else None
-
-
-_LISTED = (
-    "of", "workload", "figure", "unit", "value", "low", "high", "off_pct", "off_low_pct", "off_high_pct", "rank",
-    "peers", "n", "sittings",
-)  # fmt: skip
-
-
-def frame(stands: Sequence[Standing]) -> pl.DataFrame:
-    """The figures as a table: the fields of `Standing`, with low_pct and high_pct of the bands (5 and 95 %)."""
-    rows = []
-    for standing in stands:
-        low, *_, high = standing.band or (None, None)
-        rows.append({name: getattr(standing, name) for name in _LISTED} | {"band_low": low, "band_high": high})
-    texts = dict.fromkeys(("of", "workload", "figure", "unit"), pl.String())
-    numbers = ("value", "low", "high", "off_pct", "off_low_pct", "off_high_pct", "band_low", "band_high")
-    counts = dict.fromkeys(("rank", "peers", "n", "sittings"), pl.Int64())
-    return pl.DataFrame(rows, schema={**texts, **dict.fromkeys(numbers, pl.Float64()), **counts})

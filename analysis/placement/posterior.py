@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..runs.measurements import gpu_medians
-from ..statistics.laws import log_density
-from ..statistics.ordering import Floats, Ints, bounds
+from ..statistics.ordering import Floats, Ints, bounds, log_density
 from .notes import note
 
 Singles = npt.NDArray[np.float32]

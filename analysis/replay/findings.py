@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..statistics.laws import quantile
+from ..statistics.ordering import quantile
 from .study import Replayed
 
 JCT, ENERGY = "avg_jct_s", "energy_kwh"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import polars as pl
@@ -43,7 +43,6 @@ _FIGURES = {
 }
 _RUN = ("run_id", "cluster", "campaign", "workload", "gpu", "job_id", "began", "ended", "status")
 
-T = TypeVar("T")
 Progress = Callable[[str], None]
 
 

@@ -20,8 +20,7 @@ from ...store.names import SIMULATED
 from ..runs.measurements import Runs, measurements, numbers
 from ..runs.sittings import days, groups_median, numbered
 from ..statistics import bootstrap
-from ..statistics.laws import quantile
-from ..statistics.ordering import Floats, Ints, Spread, bounds, correlate
+from ..statistics.ordering import Floats, Ints, Spread, bounds, correlate, quantile
 from ..statistics.repeatability import Moments, Repeatability, icc, mean_of
 
 if TYPE_CHECKING:

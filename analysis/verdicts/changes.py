@@ -34,7 +34,7 @@ from ..runs.sittings import (
     spread,
     step_of,
 )
-from ..statistics.laws import discoveries, poisson_at_least, quantile, upper_tail
+from ..statistics.ordering import discoveries, poisson_at_least, quantile, upper_tail
 from .levels import RELEVANT, Noise, estimate, mean_size
 
 RATE = 0.02

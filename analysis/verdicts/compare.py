@@ -20,8 +20,8 @@ import polars as pl
 
 from ..runs.measurements import codes
 from ..runs.sittings import UNKNOWN, Bools, Floats, Ints, groups_median
-from ..statistics.laws import upper_tail
 from ..statistics.modes import CHANCE, modes, quantum
+from ..statistics.ordering import upper_tail
 from .levels import LEAST, Levels
 from .null import SLOW_SHARE, Null, common_shapes
 

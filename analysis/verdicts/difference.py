@@ -21,8 +21,7 @@ from ...errors import InputError
 from ...store.names import by_number
 from ..runs.probing import probed
 from ..runs.sittings import Floats, Ints
-from ..statistics.laws import discoveries
-from ..statistics.ordering import median_interval
+from ..statistics.ordering import discoveries, median_interval
 from .compare import LEAST_GPUS
 from .judge import SHOWS_P
 from .levels import LEAST, REACH_95, Levels, in_pct

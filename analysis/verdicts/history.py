@@ -20,7 +20,7 @@ import polars as pl
 from ...store.vocabulary import EventKind
 from ..runs.measurements import codes, coupled_jobs, numbers
 from ..runs.sittings import PAUSE, Floats, Ints, date_of, groups_median
-from ..statistics.laws import poisson_at_least
+from ..statistics.ordering import poisson_at_least
 from .changes import LevelChange, SharedStep, own_past
 from .levels import in_pct
 from .model import usable, without

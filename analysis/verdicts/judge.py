@@ -20,7 +20,7 @@ from ..engines import HERE, Coverage, Engine
 from ..runs.probing import Probed, clusters_with_facts, probed, with_facts
 from ..runs.sittings import Bools, Floats, date_of
 from ..runs.windows import Progress
-from ..statistics.laws import discoveries, simes
+from ..statistics.ordering import discoveries, simes
 from .causes import Evidence
 from .compare import Shift, seen_twice
 from .history import Departure, DepartureKind, Histories, histories

@@ -23,7 +23,7 @@ import numpy as np
 from scipy import special
 
 from ..runs.sittings import UNKNOWN, Bools, Floats, Ints, Runs, Sittings, groups_median, middles, sittings, spread
-from ..statistics.laws import quantile
+from ..statistics.ordering import quantile
 
 LEAST = 1e-4
 """No time is measured better than to a ten-thousandth: the least standard deviation of a sitting."""

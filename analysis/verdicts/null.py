@@ -20,8 +20,8 @@ import numpy as np
 from scipy import special
 
 from ..runs.sittings import Floats
-from ..statistics.laws import log_density, quantile, upper_tail
 from ..statistics.modes import quantum, spread_ties
+from ..statistics.ordering import log_density, quantile, upper_tail
 
 FREEDOM = (2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 20.0, np.inf)
 """Degrees of freedom of Student's t on the grid; the last is the normal distribution."""

@@ -17,7 +17,7 @@ import polars as pl
 
 from ..runs.probing import IS_FACT, OF_MEMORY, gpus_of
 from ..runs.sittings import Floats, Ints
-from ..statistics.laws import binomial, discoveries, poisson, poisson_at_least, share_interval, simes
+from ..statistics.ordering import binomial, discoveries, poisson, poisson_at_least, share_interval, simes
 from .verdict import (
     LOSSES,
     Action,

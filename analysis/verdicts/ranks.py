@@ -20,7 +20,7 @@ import polars as pl
 
 from ..runs.probing import campaigns, clusters_with_timelines
 from ..runs.sittings import Bools, Floats
-from ..statistics.laws import discoveries, quantile, simes
+from ..statistics.ordering import discoveries, quantile, simes
 from .levels import RELEVANT, in_pct
 from .null import Null
 from .verdict import Action, ComparedWith, Findings, Gap, Kind, Level, Measured, NotJudged, Quantity, State, Verdict

@@ -73,7 +73,7 @@ def explain(
     where nothing or several fit.
     """
     from ...analysis.one_gpu import explain as explaining
-    from ...analysis.one_gpu.past import Place
+    from ...analysis.one_gpu.standing import Place
     from ..documents.gpu import document, shared_document
     from . import mappings
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from ...analysis.one_gpu.explain import Explained, SharedFinding
-from ...analysis.one_gpu.past import Line
+from ...analysis.one_gpu.standing import Line
 from ...analysis.verdicts import Judgement, NotJudged, Smallest, Verdict
 from ...analysis.verdicts.difference import ERROR_RATE, Difference
 from ...analysis.verdicts.fingerprint import Fingerprints

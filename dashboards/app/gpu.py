@@ -19,7 +19,7 @@ from ...analysis.choosing import beside, known_gpus, meant, search, shared
 from ...analysis.one_gpu import happened, standing
 from ...analysis.one_gpu.explain import Found, Named, around, named, newest_reading, own_runs, stands_in, timed
 from ...analysis.one_gpu.happened import reasons
-from ...analysis.one_gpu.past import Compared, Line
+from ...analysis.one_gpu.standing import Compared, Line
 from ...analysis.verdicts.judgements import StoredJudgement, made_judgement, stored
 from ...errors import WhorlError
 from ..document import Chart, Command, Part, Section

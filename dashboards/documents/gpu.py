@@ -17,8 +17,7 @@ from ... import __version__
 from ...analysis.one_gpu.explain import NEWEST, Explained, Found, Named, OneGpu, SharedFinding, stands_in, timed
 from ...analysis.one_gpu.explain import listed as listed_runs
 from ...analysis.one_gpu.happened import Happened, Mark, Reasons, lost_since
-from ...analysis.one_gpu.past import Line, Place, Scatter, Sitting
-from ...analysis.one_gpu.standing import Figures, Standing, times
+from ...analysis.one_gpu.standing import Figures, Line, Place, Scatter, Sitting, Standing, times
 from ...analysis.runs.probing import is_simulated
 from ...analysis.verdicts import Kind, NotJudged, State
 from ...analysis.verdicts.fingerprint import Neighbour

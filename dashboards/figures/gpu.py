@@ -13,9 +13,8 @@ import numpy as np
 
 from ...analysis.fleet.side_by_side import Floats
 from ...analysis.one_gpu.happened import Held, Mark, Reasons
-from ...analysis.one_gpu.past import Line, Sitting
-from ...analysis.one_gpu.past import Scatter as Spread
-from ...analysis.one_gpu.standing import Five, Standing
+from ...analysis.one_gpu.standing import Five, Line, Sitting, Standing
+from ...analysis.one_gpu.standing import Scatter as Spread
 from ...analysis.verdicts.verdict import Change, Verdict
 from ..style import BLUE, GREEN, GREY, LEGEND, ORANGE, PINK, RED, SKY, layout, room
 from ..words import (

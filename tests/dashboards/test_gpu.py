@@ -18,8 +18,7 @@ from click.testing import CliRunner
 from whorl import __version__
 from whorl.analysis.one_gpu.explain import whole
 from whorl.analysis.one_gpu.happened import Held, Mark, Reasons
-from whorl.analysis.one_gpu.past import Line, Scatter, Sitting
-from whorl.analysis.one_gpu.standing import Standing
+from whorl.analysis.one_gpu.standing import Line, Scatter, Sitting, Standing
 from whorl.analysis.verdicts import Kind, Level, State, Verdict
 from whorl.analysis.verdicts.fingerprint import Neighbour
 from whorl.analysis.verdicts.judgements import conclude

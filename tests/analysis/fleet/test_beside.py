@@ -17,7 +17,7 @@ from whorl.analysis.fleet.side_by_side import (
     printed,
     runs_of,
 )
-from whorl.analysis.fleet.timelines import MOST_PERIODS, trend, trend_of
+from whorl.analysis.fleet.timelines import MOST_PERIODS, trend
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts.fingerprint import fingerprint, store_fingerprint
 from whorl.analysis.verdicts.model import Model
@@ -140,7 +140,7 @@ def test_a_brush_holds_what_is_in_all_ranges_and_at_one_of_the_places() -> None:
 
 
 def test_the_trend_has_each_campaign_beside_all_of_them(two: Store) -> None:
-    found = trend_of(two, CLUSTER, "gemm-fp32")
+    found = trend(runs_of(two, CLUSTER, "gemm-fp32"))
     assert found is not None
     assert (found.by, found.periods["period"].to_list()) == ("campaign", ["made-1", "made-2"])
     assert found.periods.select("gpus", "runs").rows() == [(GPUS, GPUS)] * 2
@@ -162,7 +162,7 @@ def test_runs_of_no_campaign_are_put_together_by_time(tmp_path: Path) -> None:
     store = _imported(
         tmp_path / "s", [(f"g{gpu}", "A", None, 10.0 + day / 10, day) for gpu in range(8) for day in range(days)]
     )
-    found = trend_of(store, "c", "w")
+    found = trend(runs_of(store, "c", "w"))
     assert found is not None
     assert found.by == "week"
     assert found.periods["runs"].sum() == 8 * days

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from whorl.analysis.one_gpu.explain import explain, own_runs, timed
-from whorl.analysis.one_gpu.past import Line
+from whorl.analysis.one_gpu.standing import Line
 from whorl.analysis.runs.probing import probed
 from whorl.store import Store
 from whorl.store.schema import arrow_rows

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from whorl.analysis.runs.sittings import step_of
-from whorl.analysis.statistics.laws import discoveries
+from whorl.analysis.statistics.ordering import discoveries
 from whorl.analysis.verdicts.compare import Compared, Fleet, compare
 from whorl.analysis.verdicts.judge import ERROR_RATE_ALONE, MOST_P
 from whorl.analysis.verdicts.levels import RELEVANT, levels
