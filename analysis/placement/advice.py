@@ -166,12 +166,6 @@ def advise(scores: Scores, workload: str, *, suspected: Sequence[Suspect] = (), 
     sensitive = scored.repeatable and (bool(hard) or high / low >= job.soft)
     drained, excluded = (np.array([node in names for node in scores.nodes]) for names in (set(hard), exclude))
     best = best_sets(scores, scored, usable, job=job, drained=drained, excluded=excluded)
-    prefer = _fast(evidence, exclude) if sensitive else _slow_elsewhere(evidence)
-    if prefer and not sensitive:
-        which, serve = f"{len(prefer):,} nodes are", "serve"
-        if len(prefer) == 1:
-            which, serve = f"1 node ({prefer[0]}) is", "serves"
-        notes.append(note("slow_elsewhere", nodes=which, serve=serve, workload=workload))
     advice = Advice(
         cluster=scores.cluster,
         workload=workload,
@@ -181,7 +175,7 @@ def advise(scores: Scores, workload: str, *, suspected: Sequence[Suspect] = (), 
         sensitive=sensitive,
         reason=scored.reason,
         exclude=tuple(sorted(exclude, key=by_number)),
-        prefer=prefer,
+        prefer=_fast(evidence, exclude) if sensitive else (),
         nodes=tuple(replace(node, excluded=node.node in exclude) for node in slow),
         score_of_node=evidence.node_scores,
         packed=best.packed,
@@ -260,33 +254,6 @@ def _fast(evidence: WorkloadEvidence, exclude: Collection[str]) -> tuple[str, ..
     enough = int(np.searchsorted(np.cumsum([len(nodes[name]) for name in best]), 2 * evidence.job.gpus)) + 1
     usual = float(np.median(list(score.values()))) if score else 0.0
     return tuple(name for name in best[: max(int(_FAST * len(score)), enough)] if score[name] < usual)
-
-
-def _slow_elsewhere(evidence: WorkloadEvidence) -> tuple[str, ...]:
-    """The nodes that are soft in another, sensitive workload: a job that is not sensitive leaves the good ones to it.
-
-    Hard nodes are never offered. Nor are nodes that are or may be slow in the job's own workload: if its differences
-    repeat, the whole interval of a node's slowest GPU must lie below `soft`. If it is not known whether they repeat,
-    no node is offered.
-    """
-    scores, scored, job = evidence.scores, evidence.scored, evidence.job
-    if scored.p is None:
-        return ()
-    slow: set[str] = set()
-    if scored.repeatable:
-        slow = {name for name, gpus in evidence.nodes.items() if not max(scored.upper[gpus]) < job.soft}
-    worst: dict[str, float] = {}
-    for workload, elsewhere in scores.of.items():
-        if elsewhere is scored or not elsewhere.repeatable:
-            continue
-        there = WorkloadEvidence(scores, workload, replace(job, partition=set(evidence.nodes)))
-        for name, gpus in there.nodes.items():
-            tier, gpu = there.tier(gpus) or ("", 0)
-            if tier == "hard":
-                slow.add(name)
-            elif tier:
-                worst[name] = max(worst.get(name, 0.0), float(elsewhere.belief[gpu]))
-    return tuple(sorted(worst.keys() - slow, key=lambda name: (-worst[name], by_number(name))))
 
 
 # -- several models, and rows to be read -----------------------------------------------------------------------------
@@ -398,21 +365,17 @@ def finding(advice: Advice, width: float, hard: float, *, spared: str | None, on
     node is excluded. `spared`: why some hard nodes are not excluded. `once`: whether nobody knows what repeats.
     """
     workload, reason, slow = advice.workload, advice.reason, advice.nodes
-    elsewhere = ""
-    if advice.prefer:
-        which = f"{advice.prefer[0]} is" if len(advice.prefer) == 1 else f"{len(advice.prefer)} nodes are"
-        elsewhere = f"; {which} slow only in other workloads"
     if reason is not None and once and advice.suspected:
         return _suspicion(workload, advice.suspected)
     if reason is not None:
         # Where it is unknown what repeats, it is also unknown whether any node is as good.
-        return f"No measurable benefit: for {workload}, {reason}.{'' if once else f' Use any node{elsewhere}.'}"
+        return f"No measurable benefit: for {workload}, {reason}.{'' if once else ' Use any node.'}"
     best = _best_set(advice)
     within = f"90 % of the GPUs lie within {percent(width)}"
     if not advice.sensitive and not slow:
-        return f"{workload} runs almost equally fast on all GPUs ({within}). Use any node{elsewhere}{best}."
+        return f"{workload} runs almost equally fast on all GPUs ({within}). Use any node{best}."
     if not advice.sensitive:
-        return f"Exclude nothing: {_why_soft(slow, hard)}. The others are almost equal ({within}){elsewhere}{best}."
+        return f"Exclude nothing: {_why_soft(slow, hard)}. The others are almost equal ({within}){best}."
     if advice.exclude:
         saved = [gain for gain in advice.gains if gain.choice == "exclude"]
         measurable = f": a random job then takes {_less(saved[0])}" if saved and saved[0].measurable else ""

@@ -49,7 +49,6 @@ NOTES = {
     "or allow more (--set max-share={enough}%)",
     "too_few_left": "too few GPUs would be left",
     "above_share": "one node of {nodes:,} is more than max-share={share:.4g}% allows",
-    "slow_elsewhere": "{nodes} slow in other workloads, but {serve} {workload} as well as any other",
     "one_kind": "from the runs of {kind} only",
 }
 

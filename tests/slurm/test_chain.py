@@ -90,12 +90,15 @@ class Chained:
 def test_links_hand_over_without_a_gap_though_the_driver_is_killed_around_sbatch(slurm: Slurm, moment: str) -> None:
     training = Chained(slurm, f"killed-{moment}")
     submit = f'{shutil.which("sbatch")} "$@"\n' if moment == "after" else ""
-    variables = training.with_commands(sbatch=f"{submit}kill -9 $PPID")
+    held = f"ls -l /proc/self/fd | grep -c '/lock$' >{training.folder}/bin/locks\n"
+    variables = training.with_commands(sbatch=f"{held}{submit}kill -9 $PPID")
     training.answer("--once")
     slurm.until(lambda: bool(training.diary()), "the first link to work")
     time.sleep(2)  # then the second one is due
     killed = training.run("--once", env=variables)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
+    locks = training.folder / "bin" / "locks"
+    assert locks.read_text() == "1\n", "sbatch has the lock, for which the next driver waits"
     path = training.folder / "train.sbatch.chain" / "chain.json"
     state = json.loads(path.read_text())
     assert state["links"]["2"]["job"] is None

@@ -101,22 +101,18 @@ def test_a_gpu_that_is_braked_is_excluded_though_it_was_measured_twice_only(tmp_
         assert advise(fleet_scores, f"healthy-{seed}", now=NOW).exclude == ()
 
 
-def test_a_node_that_is_slow_here_is_no_node_that_will_do(tmp_path: Path) -> None:
-    """Too little to be excluded, and too much to be as good as any, whatever it is in other workloads."""
+def test_where_gpus_hardly_differ_a_slow_node_is_told_and_none_is_preferred(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     fleet = Fleet(80)
     true_scores = np.exp(rng.normal(0.0, 0.004, 80))
     true_scores[20] = 1.08
     fleet.run("bound", true_scores, noise(rng, 80, 4, 0.002))
-    fleet.run("minds", _slow(g20=1.08, g33=2.8, g40=1.08), noise(rng, 80, 4, 0.005))
     fleet_scores = scores(fleet.store(tmp_path / "S"))
     advice = advise(fleet_scores, "bound", gpus=4, now=NOW)
     assert not advice.sensitive
     assert [(node.node, node.tier) for node in advice.nodes] == [("n0005", "soft")]
-    assert advice.exclude == ()
-    assert advice.prefer == ("n0010",), "slow for others; hard nodes are never offered"
+    assert (advice.exclude, advice.prefer) == ((), ())
     assert "n0005" in advice.finding
-    assert any("n0010" in note for note in advice.notes)
 
 
 def test_why_a_node_is_not_excluded_however_slow_is_said(tmp_path: Path) -> None:
