@@ -323,10 +323,9 @@ def open_store(path: str) -> Path:
 
 def _asides(options: CollectOptions, store: str, recorder: StoreRecorder, backend: Backend) -> list[Aside]:
     """What is looked at besides the GPUs of this machine: its kernel's log, its PCI bus, its jobs, its power."""
-    from .expected_gpus import ExpectedGpus
     from .job_labels import JobLabels
     from .kernel_log import KernelLog
-    from .node_memory import NodeHistory
+    from .node_memory import ExpectedGpus, NodeHistory
     from .node_power import NodePower, node_meters
     from .simulated import Simulated, SimulatedMeter
 

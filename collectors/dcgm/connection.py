@@ -396,13 +396,6 @@ def find_entities(bindings: Bindings, handle: Any, slots: Mapping[str, int] | No
     return gpus + _find_instances(bindings, handle, {entity.key: entity.device for entity in gpus})
 
 
-def lost_gpus(bindings: Bindings, handle: Any) -> set[tuple[int, int]]:
-    """Keys of the GPUs that the engine knows and that do not answer it any more. Raises DCGM's error."""
-    agent = bindings.agent
-    numbers = set(agent.dcgmGetAllDevices(handle)) - set(agent.dcgmGetAllSupportedDevices(handle))
-    return {(GPU, number) for number in numbers}
-
-
 def _describe(attributes: Any) -> dict[str, Any]:
     """A GPU's row of `gpus`, without its slot."""
     identifiers, limits, heat = attributes.identifiers, attributes.powerLimits, attributes.thermalSettings

@@ -35,7 +35,6 @@ from .connection import (
     connect,
     find_entities,
     is_denied,
-    lost_gpus,
     pace_us,
     sentence,
     way_out,
@@ -51,7 +50,6 @@ _GRAVE = {_WELL: "well again", 10: "a warning", 20: "a failure"}
 _ENERGY, _AGE, _WINDOW = ROW["energy_mj"], ROW["power_age_us"], ROW["power_window_ms"]
 _INSTANT, _POWER = (ROW[name] for name in BOARD_POWER)
 _UNREAD = bytes([Status.UNREAD]) * len(METRICS)
-_LOST = bytes([Status.LOST]) * len(METRICS)
 _COUNTERS = {number for number, row in FIELDS.items() if METRICS[row].kind == "counter"}
 _SCALES = {m.dcgm.id: m.dcgm.scale for m in METRICS if m.dcgm is not None}
 _DOUBLE, _WHOLE_TYPES = ord("d"), (ord("i"), ord("t"))
@@ -218,19 +216,8 @@ class Dcgm(Backend):
             yield from events
             yield from self._read_xids(connection)
             now = time.monotonic()
-            latest_values = self._latest(connection, gpus, slow=slow)
-            silent = [
-                state.entity.key
-                for state, latest in latest_values
-                if state.entity.parent is None and Status.OK not in latest.statuses
-            ]
-            lost = lost_gpus(connection.bindings, connection.handle) if silent else set()
-            for state, latest in latest_values:
-                if state.entity.key in lost.intersection(silent):
-                    values = [0] * (len(METRICS) if slow else len(FAST))
-                    reading: Reading | None = Reading(state.entity.device.gpu, values, _LOST)
-                else:
-                    reading = self._reading(state, latest, slow=slow)
+            for state, latest in self._latest(connection, gpus, slow=slow):
+                reading = self._reading(state, latest, slow=slow)
                 if reading is not None:
                     self._fresh_at = now
                     yield reading

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from whorl.collectors.backend import Device
-from whorl.collectors.expected_gpus import ExpectedGpus
-from whorl.collectors.node_memory import NodeHistory, remember_as_child
+from whorl.collectors.node_memory import ExpectedGpus, NodeHistory, remember_as_child
 from whorl.errors import StoreError
 from whorl.store import Store
 from whorl.store.events import Event
