@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import pynvml as nv
+
 from ..store.events import Event
 from ..store.vocabulary import GpuFrom, JobSource, TagState
 from .clock import Clock, SystemClock
@@ -147,22 +149,20 @@ class JobLabels:
 
     def _processes(self, gpu: str) -> dict[int, float]:
         """The processes on a GPU, and how busy each kept it since the last look, where the driver says that."""
-        import pynvml
-
         busy: dict[int, float] = {}
         try:
-            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
-        except pynvml.NVMLError:
+            handle = nv.nvmlDeviceGetHandleByUUID(gpu)
+        except nv.NVMLError:
             return busy
         for function in _LISTS:
             try:
-                busy |= {int(process.pid): 0.0 for process in getattr(pynvml, function)(handle)}
-            except (pynvml.NVMLError, AttributeError):
+                busy |= {int(process.pid): 0.0 for process in getattr(nv, function)(handle)}
+            except (nv.NVMLError, AttributeError):
                 continue
         try:
             since_us = self._sampled_us.get(gpu, 0)
-            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us) if len(busy) > 1 else []
-        except pynvml.NVMLError:
+            samples = nv.nvmlDeviceGetProcessUtilization(handle, since_us) if len(busy) > 1 else []
+        except nv.NVMLError:
             return busy
         for sample in samples:
             if sample.pid in busy and since_us < sample.timeStamp:

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pynvml as nv
+
 from ..errors import InputError
 from ..store.events import Event
 from ..store.metrics import FAST, METRICS
@@ -83,10 +85,6 @@ class Nvml(Backend):
 
     def devices(self) -> list[Device]:
         """Reach the driver at the first call; where it was unloaded since, or a GPU is missing long, open it anew."""
-        try:
-            import pynvml as nv
-        except ImportError as error:
-            raise InputError("the NVML bindings are not installed: pip install nvidia-ml-py") from error
         if self._listed is None:
             try:
                 self._listed = self._first_look()
@@ -126,8 +124,6 @@ class Nvml(Backend):
 
     def close(self) -> list[Event]:
         """Leave the driver, with what it announced up to now. Safe to call twice."""
-        import pynvml as nv
-
         if self._listed is not None:
             self._hear()
             if self._events is not None:
@@ -152,8 +148,6 @@ class Nvml(Backend):
 
     def _reopen(self, meanwhile: Status | None) -> None:
         """Open the driver anew, and look; `meanwhile` is said of all devices. InputError where it is not back yet."""
-        import pynvml as nv
-
         self._hear()
         self._otherwise, self._listed = meanwhile, {}
         self._events = None  # it dies with the session
@@ -165,8 +159,6 @@ class Nvml(Backend):
 
     def _look(self, before: dict[str, _Entry], *, first: bool = False) -> dict[str, _Entry]:
         """What the driver shows now. A GPU whose reading hangs stays as it was `before`."""
-        import pynvml as nv
-
         listed: dict[str, _Entry] = {}
         driver = driver_version()
         hanging = [before[gpu].device for gpu in self._reading.copy() if gpu in before]
@@ -218,8 +210,6 @@ class Nvml(Backend):
 
     def _reader(self, device: Device, handle: Any) -> Reader:
         """What reads a device; what it finds out about it is told."""
-        import pynvml as nv
-
         if device.parent is not None:
             number = answer_of(nv.nvmlDeviceGetGpuInstanceId, handle)
             gpu = None if number is None else answer_of(nv.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
@@ -242,8 +232,6 @@ class Nvml(Backend):
 
     def _register(self, handle: Any, address: int) -> None:
         """Hear of the XIDs of a GPU. One that announces nothing is left: its other readings say how it is."""
-        import pynvml as nv
-
         if self._events is None:
             self._events = answer_of(nv.nvmlEventSetCreate)
         if self._events is None or address in self._registered:
@@ -253,8 +241,6 @@ class Nvml(Backend):
 
     def _hear(self) -> None:
         """Take in the XIDs that the driver announced, without waiting."""
-        import pynvml as nv
-
         self._looked_ns = time.monotonic_ns()
         if not self._registered or self._hearing:
             return
@@ -270,8 +256,6 @@ class Nvml(Backend):
 
     def _who(self, handle: Any) -> tuple[str | None, str | None]:
         """UUID and PCI address of the GPU behind a handle, of any time; None where nothing tells."""
-        import pynvml as nv
-
         gpu = self._by_handle.get(_address(handle))
         if gpu is not None:
             return gpu, self._whole[gpu].row["pci_bus_id"]
@@ -284,9 +268,7 @@ class Nvml(Backend):
 
 
 def _reach(index: int) -> tuple[str, Any]:
-    """UUID and handle of a GPU that answers. Raises pynvml.NVMLError where it does not."""
-    import pynvml as nv
-
+    """UUID and handle of a GPU that answers. Raises nv.NVMLError where it does not."""
     handle = nv.nvmlDeviceGetHandleByIndex(index)
     uuid = text(decoded(nv.nvmlDeviceGetUUID, handle))
     # The driver tells the identity of a GPU that is gone from memory.

@@ -6,6 +6,8 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+import pynvml as nv
+
 from ..errors import DeviceError, InputError
 from ..store.power_sensors import sensor_of_chip
 from .backend import Device, Status
@@ -30,16 +32,12 @@ _MEANINGS = {
 
 
 def open_library() -> Any:
-    """The module `pynvml`, with the driver reached. InputError where either is not there."""
+    """The module `pynvml`, with the driver reached. InputError where there is no driver."""
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except ImportError as error:
-        raise InputError("the NVML bindings are not installed: pip install nvidia-ml-py") from error
-    except pynvml.NVMLError as error:
+        nv.nvmlInit()
+    except nv.NVMLError as error:
         raise InputError(f"NVML: {error} (is an NVIDIA driver installed and loaded?)") from error
-    return pynvml
+    return nv
 
 
 def meaning(code: int) -> Status:
@@ -67,21 +65,17 @@ def decoded(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def answer_of(function: Callable[..., Any], *arguments: Any) -> Any:
     """What the driver answers, or None where this GPU or driver does not."""
-    import pynvml
-
     try:
         return decoded(function, *arguments)
-    except pynvml.NVMLError:
+    except nv.NVMLError:
         return None
 
 
 def status_of(function: Callable[..., Any], *arguments: Any) -> Status:
     """What became of a call of the binding."""
-    import pynvml
-
     try:
         decoded(function, *arguments)
-    except pynvml.NVMLError as error:
+    except nv.NVMLError as error:
         return meaning(error.value)
     return Status.OK
 
@@ -91,8 +85,6 @@ def whole_gpu(gpu: str) -> Any:
 
     The driver must have been reached. DeviceError where it does not show the GPU.
     """
-    import pynvml as nv
-
     try:
         handle = nv.nvmlDeviceGetHandleByUUID(gpu)
     except nv.NVMLError as error:
@@ -104,9 +96,7 @@ def whole_gpu(gpu: str) -> Any:
 
 def driver_version() -> str | None:
     """The version of the loaded driver, None where it does not tell."""
-    import pynvml
-
-    version = answer_of(pynvml.nvmlSystemGetDriverVersion)
+    version = answer_of(nv.nvmlSystemGetDriverVersion)
     return text(version) if version else None
 
 
@@ -115,7 +105,6 @@ def driver_version() -> str | None:
 
 def describe(uuid: str, handle: Any, index: int, driver: str | None) -> Device:
     """The identity of the GPU behind a handle."""
-    import pynvml as nv
 
     def ask(function: str, *arguments: Any) -> Any:
         return answer_of(getattr(nv, function), handle, *arguments) if hasattr(nv, function) else None
@@ -158,8 +147,6 @@ def describe(uuid: str, handle: Any, index: int, driver: str | None) -> Device:
 
 def instances(handle: Any, physical: Device) -> list[tuple[Device, Any]]:
     """The MIG instances of a GPU with their handles; empty where MIG is off or unknown here."""
-    import pynvml as nv
-
     mode = answer_of(nv.nvmlDeviceGetMigMode, handle)
     if not mode or mode[0] != 1:
         return []
@@ -189,8 +176,6 @@ def instances(handle: Any, physical: Device) -> list[tuple[Device, Any]]:
 
 def power_window(handle: Any) -> tuple[int | None, int | None]:
     """Over how many ms this part averages the power it reports, and how often it has a new value; None if unknown."""
-    import pynvml as nv
-
     architecture = answer_of(nv.nvmlDeviceGetArchitecture, handle)
     if architecture is None or architecture == _UNKNOWN:
         return None, None

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+import pynvml as nv
+
 from ..store.metrics import FAST, METRICS, Call, Field, Gpm, Part, Stamp
 from .backend import Status
 from .nvml_driver import NOT_SUPPORTED, NOT_YET, SUCCESS, library_function, meaning
@@ -201,16 +203,14 @@ class Reader:
 
     def _bind(self, spec: Call) -> _BoundCall | None:
         """The call of a function, None where this driver, its binding or this device does not support it."""
-        import pynvml
-
         function = library_function(spec.function)
-        kind: Any = _OUTPUTS.get(spec.output) or getattr(pynvml, f"c_{spec.output}_t", None)
+        kind: Any = _OUTPUTS.get(spec.output) or getattr(nv, f"c_{spec.output}_t", None)
         if function is None or kind is None:
             return None
         offset = self._outputs_end
         output = kind.from_buffer(self._buffer, offset)
         if hasattr(kind, "version"):
-            output.version = getattr(pynvml, spec.output)
+            output.version = getattr(nv, spec.output)
         if spec.bad_code is not None:
             function = _verdict(function, spec.bad_code, output)
         filled = [ctypes.byref(self._buffer, offset + 8 * at) for at in range(spec.outputs)]
@@ -406,8 +406,6 @@ class Profiling:
         self.refused = self._begin(gpu, mig=instance is not None)
 
     def _begin(self, gpu: Any, *, mig: bool) -> int:
-        import pynvml as nv
-
         query = library_function("nvmlGpmQueryDeviceSupport")
         allocate, free, get, get_mig, self._metrics = (
             library_function(f"nvmlGpm{name}") for name in _PROFILING_FUNCTIONS

@@ -7,9 +7,10 @@ what there was and brings it back.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+import pynvml as nv
 
 from ..errors import DeviceError, InputError, WhorlError
 from ..store.vocabulary import Outcome
@@ -36,14 +37,10 @@ class Controls:
         return self
 
     def __exit__(self, *_: object) -> None:
-        import pynvml
-
-        answer_of(pynvml.nvmlShutdown)
+        answer_of(nv.nvmlShutdown)
 
     def find(self, gpu: str) -> Control:
         """The settings of the GPU with a UUID. DeviceError where it is not here, InputError for a MIG instance."""
-        import pynvml as nv
-
         try:
             handle = nv.nvmlDeviceGetHandleByUUID(gpu)
         except nv.NVMLError as error:
@@ -68,29 +65,19 @@ class Control:
 
     def power_limit_mw(self) -> int:
         """The power limit that was set, mW."""
-        import pynvml as nv
-
-        return int(self._call("reading the power limit", nv.nvmlDeviceGetPowerManagementLimit))
+        return int(self._call("reading the power limit", "nvmlDeviceGetPowerManagementLimit"))
 
     def index(self) -> int:
         """Its number in `nvidia-smi`."""
-        import pynvml as nv
-
-        return int(self._call("reading its index", nv.nvmlDeviceGetIndex))
+        return int(self._call("reading its index", "nvmlDeviceGetIndex"))
 
     def default_power_limit_mw(self) -> int:
         """The power limit that it has where nobody sets another one, mW."""
-        import pynvml as nv
-
-        return int(self._call("reading the default power limit", nv.nvmlDeviceGetPowerManagementDefaultLimit))
+        return int(self._call("reading the default power limit", "nvmlDeviceGetPowerManagementDefaultLimit"))
 
     def power_range_mw(self) -> tuple[int, int]:
         """The lowest and the highest power limit that this GPU can have, mW."""
-        import pynvml as nv
-
-        least, most = self._call(
-            "reading the range of the power limit", nv.nvmlDeviceGetPowerManagementLimitConstraints
-        )
+        least, most = self._call("reading the range of the power limit", "nvmlDeviceGetPowerManagementLimitConstraints")
         return int(least), int(most)
 
     def check_power_limit(self, milliwatt: int) -> None:
@@ -104,9 +91,7 @@ class Control:
 
     def set_power_limit(self, milliwatt: int) -> None:
         """Set the power limit, and look whether the driver has it."""
-        import pynvml as nv
-
-        self._call("setting the power limit", nv.nvmlDeviceSetPowerManagementLimit, milliwatt)
+        self._call("setting the power limit", "nvmlDeviceSetPowerManagementLimit", milliwatt)
         last = time.monotonic() + _SHOWN_S
         while not same_limit(shown := self.power_limit_mw(), milliwatt) and time.monotonic() < last:
             time.sleep(0.05)
@@ -128,16 +113,12 @@ class Control:
 
     def memory_clocks(self) -> list[int]:
         """The memory clocks that it has, ascending, MHz; none where the driver lists none."""
-        import pynvml as nv
-
-        return sorted(self._call("listing its memory clocks", nv.nvmlDeviceGetSupportedMemoryClocks))
+        return sorted(self._call("listing its memory clocks", "nvmlDeviceGetSupportedMemoryClocks"))
 
     def clocks(self) -> list[int]:
         """The SM clocks that it can be locked to, ascending, MHz. InputError where the driver lists none."""
-        import pynvml as nv
-
         memory = self.memory_clocks()
-        clocks = self._call("listing its clocks", nv.nvmlDeviceGetSupportedGraphicsClocks, memory[-1]) if memory else []
+        clocks = self._call("listing its clocks", "nvmlDeviceGetSupportedGraphicsClocks", memory[-1]) if memory else []
         if not clocks:
             raise InputError(f"{self.gpu}: the driver lists no clocks for it")
         return sorted(clocks)
@@ -153,22 +134,16 @@ class Control:
 
     def lock_clock(self, mhz: int) -> None:
         """Lock the SM clock. NVML tells nobody whether it is locked: only the clock under load shows it."""
-        import pynvml as nv
-
-        self._call("locking the clock", nv.nvmlDeviceSetGpuLockedClocks, mhz, mhz)
+        self._call("locking the clock", "nvmlDeviceSetGpuLockedClocks", mhz, mhz)
 
     def unlock_clock(self) -> None:
         """Let the SM clock move freely, as after the driver was loaded."""
-        import pynvml as nv
+        self._call("unlocking the clock", "nvmlDeviceResetGpuLockedClocks")
 
-        self._call("unlocking the clock", nv.nvmlDeviceResetGpuLockedClocks)
-
-    def _call(self, doing: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        import pynvml
-
+    def _call(self, doing: str, function: str, *arguments: Any) -> Any:
         try:
-            return function(self.handle, *arguments)
-        except pynvml.NVMLError as error:
+            return getattr(nv, function)(self.handle, *arguments)
+        except nv.NVMLError as error:
             raise _refusal(self.gpu, doing, error) from error
 
 
@@ -178,8 +153,6 @@ def same_limit(one_mw: int, other_mw: int) -> bool:
 
 
 def _refusal(gpu: str, doing: str, error: Any) -> WhorlError:
-    import pynvml as nv
-
     if error.value == nv.NVML_ERROR_NO_PERMISSION:
         return InputError(f"{gpu}: {doing} {_ROOT}")
     if error.value in (nv.NVML_ERROR_NOT_SUPPORTED, nv.NVML_ERROR_FUNCTION_NOT_FOUND):
@@ -196,10 +169,8 @@ def settings_of(gpu: str) -> dict[str, Any]:
     """
     names = ("power_limit_w", "power_limit_default_w", "compute_mode", "mig", "persistence", "ecc")
     try:
-        import pynvml as nv
-
         session = Controls()
-    except (ImportError, WhorlError):
+    except WhorlError:
         return dict.fromkeys(names)
     with session:
         try:

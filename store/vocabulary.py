@@ -136,12 +136,8 @@ class EventKind(Code):
     ANSWERS_AGAIN = "answers_again", "a call of the driver that hung returned after `duration_ns`", "duration_ns"
     COUNTER_RESET = ("counter_reset", "a counter fell from `before` to `value`; without a `metric`, all counters fell "
                      "to 0", "metric", "before", "value")
-    HELD_DOWN = ("held_down", "the clock was held down by what `metric` counts, for `duration_ns` of the `value` s "
-                 "from then on", "metric", "duration_ns", "value")
     HEALTH = ("health", "DCGM's health check found its error `code`; `value` is 10 for a warning, 20 for a failure, 0 "
               "when it is over", "code", "value")
-    JOB_STATISTICS = ("job_statistics", "DCGM's own statistics of the job `job_id` on the GPU: it used `value` J in "
-                      "`duration_ns`, with `n` XIDs", "value", "duration_ns", "n")
 
     # what cannot be read
     NOT_SUPPORTED = ("not_supported", "this GPU or its driver does not have `metric`; without a `metric`, see the "

@@ -18,7 +18,7 @@ MOST = 300
 _STRETCHES = 200  # events of a kind that lie in one of these parts of the range are one mark
 _QUIET = (
     EventKind.NOT_SUPPORTED, EventKind.NOT_PERMITTED, EventKind.SOURCE_VERSION, EventKind.EXPORTER,
-    EventKind.MODULE_POWER, EventKind.JOB_STATISTICS, EventKind.JOB_SUBMITTED, EventKind.JOB_REFUSED,
+    EventKind.MODULE_POWER, EventKind.JOB_SUBMITTED, EventKind.JOB_REFUSED,
 )  # fmt: skip
 """Kinds that say nothing about what a GPU did at that time."""
 _FOR_EVER = "TIMESTAMP '2262-01-01'"

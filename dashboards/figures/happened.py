@@ -37,7 +37,6 @@ _GRAVE = {
     EventKind.WRONG_RESULT,
     EventKind.HEALTH,
 }
-_HELD = {EventKind.HELD_DOWN}
 
 
 @dataclass(frozen=True)
@@ -103,10 +102,7 @@ def of_happened(placed: Arranged, since: int, until: int) -> Figure | None:
             marker={
                 "size": [min(9 + mark.times // 2, 16) for mark in marks],
                 "color": [colour_of(mark.kind) for mark in marks],
-                "symbol": [
-                    ("x" if mark.kind in _GRAVE else "triangle-down" if mark.kind in _HELD else "circle")
-                    for mark in marks
-                ],
+                "symbol": ["x" if mark.kind in _GRAVE else "circle" for mark in marks],
                 "line": {"width": 1, "color": "rgba(255,255,255,0.7)"},
             },
             text=[_sentence(mark) for mark in marks],
@@ -169,8 +165,8 @@ def behind(found: Happened, since: int, until: int) -> list[dict[str, Any]]:
 
 
 def colour_of(kind: str) -> str:
-    """The colour of a kind of event: grave, held down, or other."""
-    return RED if kind in _GRAVE else ORANGE if kind in _HELD else BLUE
+    """The colour of a kind of event: grave or other."""
+    return RED if kind in _GRAVE else BLUE
 
 
 def in_words(placed: Arranged) -> str:

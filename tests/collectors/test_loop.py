@@ -260,11 +260,11 @@ def test_events_of_the_source_and_of_asides_are_stored() -> None:
             return [Event(EventKind.XID, devices[0].gpu, "from the log", T0 + 1, code=63)]
 
     xid = Event(EventKind.XID, "GPU-b", "XID 79: the GPU has fallen off the bus", T0, code=79)
-    last = Event(EventKind.JOB_STATISTICS, "GPU-a", "all in all", T0, n=2)
+    last = Event(EventKind.HEALTH, "GPU-a", "all in all", T0, code=2)
     kept = played(Script([[power("GPU-a", T0), xid]], last=[last]), asides=[Log()])
     events = [(e["kind"], e["gpu"], e["code"], e["n"], e["node"]) for e in kept.events]
     assert ("xid", "GPU-b", 79, None, "n") in events
-    assert ("job_statistics", "GPU-a", None, 2, "n") in events
+    assert ("health", "GPU-a", 2, None, "n") in events
     assert ("xid", "GPU-a", 63, None, "n") in events
 
 
