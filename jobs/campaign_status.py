@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
 TRIES = 3
 """So many jobs a node gets, unless more are allowed."""
-_SKEW_S = 120.0  # a clock that is off by less is not spoken of
 _SENTENCES = 4  # about GPUs of one node
 
 
@@ -79,7 +77,6 @@ class NodeCoverage:
     jobs: set[str] = field(default_factory=set)
     span_s: float = 0.0  # from the first run to the last of each job, added up
     measured_s: float = 0.0  # its runs, added up
-    skew_s: float = 0.0  # by how much its clock is certainly wrong; negative: it is slow
 
     def count(self, state: GpuState) -> int:
         return sum(gpu.state is state for gpu in self.gpus)
@@ -95,7 +92,6 @@ class NodeCoverage:
         self.jobs |= part.jobs
         self.tries = max(self.tries, part.tries, len(self.jobs))
         self.span_s, self.measured_s = self.span_s + part.span_s, self.measured_s + part.measured_s
-        self.skew_s = part.skew_s or self.skew_s
 
 
 def coverage(store: Store | None, request: CampaignRequest) -> dict[str, NodeCoverage]:
@@ -110,16 +106,10 @@ def coverage(store: Store | None, request: CampaignRequest) -> dict[str, NodeCov
         unfinished = GpuState.PARTIAL if failure is None else GpuState.FAILED
         state = GpuState.COVERED if probes == len(request.probes) else unfinished
         nodes[node or ""].gpus.append(CampaignGpu(gpu, gpu_name(gpu, node, slot), state, probes, failure))
-    submitted_ns = {}
-    for node, job, attempt, time_ns in select(store, _SUBMISSIONS.format(**words)):
+    for node, job, attempt in select(store, _SUBMISSIONS.format(**words)):
         nodes[node].add(NodeCoverage(tries=attempt, jobs={job} - {""}))
-        submitted_ns[job] = time_ns
-    for node, job, began_ns, ended_ns, measured_s in select(store, _JOBS.format(**words)):
-        slow_s, fast_s = (began_ns - submitted_ns.get(job, began_ns)) / 1e9, (ended_ns - time.time_ns()) / 1e9
-        skew_s = slow_s if slow_s < -_SKEW_S else fast_s if fast_s > _SKEW_S else 0.0
-        skew_s = skew_s if request.fleet is None else 0.0  # a simulated fleet has a clock of its own
-        span_s = (ended_ns - began_ns) / 1e9
-        nodes[node].add(NodeCoverage([], 0, {job} - {""}, span_s, measured_s, skew_s))
+    for node, job, span_s, measured_s in select(store, _JOBS.format(**words)):
+        nodes[node].add(NodeCoverage(jobs={job} - {""}, span_s=span_s, measured_s=measured_s))
     return dict(nodes)
 
 
@@ -141,15 +131,15 @@ FROM facts LEFT JOIN places USING (gpu) GROUP BY gpu ORDER BY slot NULLS FIRST, 
 """
 """Each GPU with runs, or that could not be used: node, slot, the number of its settled probes, why the last failed."""
 _SUBMISSIONS = f"""
-SELECT coalesce(node, ''), coalesce(job_id, ''), coalesce(n, 0), epoch_ns(ts) FROM events
+SELECT coalesce(node, ''), coalesce(job_id, ''), coalesce(n, 0) FROM events
 WHERE {{campaign}} AND kind = '{EventKind.JOB_SUBMITTED}'
 """
 _JOBS = f"""
-WITH {_PLACES} SELECT coalesce(node, ''), coalesce(job_id, ''), min(epoch_ns(began)), max(epoch_ns(ended)),
+WITH {_PLACES} SELECT coalesce(node, ''), coalesce(job_id, ''), (max(epoch_ns(ended)) - min(epoch_ns(began))) / 1e9,
     sum(epoch_ns(ended) - epoch_ns(began)) / 1e9 FROM runs LEFT JOIN places USING (gpu)
 WHERE {{campaign}} AND began IS NOT NULL AND ended IS NOT NULL GROUP BY ALL
 """
-"""Each job on each node that has runs: when the first began and the last ended, and how long all took together."""
+"""Each job on each node that has runs: from the begin of the first to the end of the last, and all together, s."""
 
 
 # -- what the scheduler has ---------------------------------------------------------------------------------------
@@ -341,7 +331,7 @@ def assess(
         covered[names.get(name, name)].add(stored[name])
     lost = set(expand(request.nodes or "")) - nodes.keys() if inventory else set()
     unlisted = sorted((covered.keys() | jobs.keys() | lost) - targets.keys(), key=by_number)
-    statuses, notes = [], []
+    statuses = []
     for name in [*targets, *unlisted]:
         unknown = f"{title} lists it without GPUs, or in another partition" if name in nodes else None
         unknown = unknown or (f"{title} has no such node any more" if inventory else f"{title} did not tell")
@@ -349,12 +339,7 @@ def assess(
         node = _assess_node(node, jobs.get(name, []), tries, unknown=unknown, title=title)
         waits = targets.get(name) and node.state in (NodeState.WAITING, NodeState.TO_DO)
         statuses.append(replace(node, free_s=free_s.get(name)) if waits else node)
-        if skew_s := node.covered.skew_s:
-            notes.append(
-                f"the clock of node {name} is {'ahead' if skew_s > 0 else 'behind'} by at least {abs(skew_s):,.0f} s: "
-                "set it, as its runs have wrong times"
-            )
-    return CampaignStatus(request, statuses, notes)
+    return CampaignStatus(request, statuses)
 
 
 def _assess_node(node: NodeStatus, jobs: Sequence[QueuedJob], most: int, *, unknown: str, title: str) -> NodeStatus:

@@ -621,19 +621,6 @@ def test_what_counts_as_measured(tmp_path: Path) -> None:
     assert found["n01"].measured_s == pytest.approx(7)
 
 
-@pytest.mark.long(short=1)
-@pytest.mark.parametrize(("off_s", "word"), [(-3600, "behind"), (3600, "ahead")])
-def test_a_clock_that_is_wrong_is_said(slurm: FakeSlurm, tmp_path: Path, off_s: int, word: str) -> None:
-    store = new_store(tmp_path / "store")
-    request = declare_campaign(store, choose_campaign(store, LAUNCH))
-    now = time.time_ns()
-    tell(store, EventKind.JOB_SUBMITTED, None, node="n01", n=1, job_id="7", ts_ns=now)
-    store_runs(store, request, "n01", "7", began_ns=now + off_s * 10**9)
-    (note,) = campaign_status(store, scheduler=slurm).notes
-    assert note.startswith(f"the clock of node n01 is {word} by at least 3,")
-    assert campaign_status(store, scheduler=slurm).nodes[0].state == "covered"
-
-
 # -- what is asked ---------------------------------------------------------------------------------------------
 
 
