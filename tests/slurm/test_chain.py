@@ -247,7 +247,8 @@ def test_a_time_limit_and_a_lost_node_are_followed_by_the_next_link(slurm: Slurm
 def test_a_finished_predecessor_and_a_number_of_links(slurm: Slurm) -> None:
     """A successor that waits is cancelled when the work is done; with a number of links status 0 is no end."""
     body = 'echo "$(date +%s.%N) works $WHORL_CHAIN_LINK" >>diary; sleep 6\n'
-    training = Chained(slurm, "finished", body, "--time=10", "-N6", "--exclusive", "--output=%x.%j.out")
+    longer = body.replace("sleep 6", "sleep 20")  # it runs until its successor waits, on a busy machine too
+    training = Chained(slurm, "finished", longer, "--time=10", "-N6", "--exclusive", "--output=%x.%j.out")
     training.answer("--once")
     slurm.until(lambda: bool(training.diary()), "the first link to work")
     time.sleep(2)
