@@ -230,14 +230,9 @@ def last_rows(tables: Sequence[pa.Table]) -> pa.Table:
     rows = newest(with_key(pa.concat_tables(tables, promote_options="default")))
     if not len(rows):
         return rows
-    codes, _ = codes_of(rows)
-    ends = np.append(np.flatnonzero(np.diff(codes)), len(codes) - 1)
-    near = times(rows) <= ahead_us()
-    if not near.all():
-        begins = np.append(0, ends[:-1] + 1)
-        count = np.add.reduceat(near, begins, dtype=np.int64)
-        ends = np.where(count > 0, begins + count - 1, ends)
-    return rows.take(ends)
+    codes, ts = codes_of(rows)[0], times(rows)
+    order = np.lexsort((ts, ts <= ahead_us(), codes))
+    return rows.take(order[np.append(np.diff(codes[order]) != 0, True)])
 
 
 def ahead_us() -> int:
