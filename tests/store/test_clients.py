@@ -94,7 +94,8 @@ def test_a_copy_reads_its_own_rows_before_whorl_has_opened_it(tmp_path: Path) ->
     for name in NAMES:
         with pytest.raises(duckdb.Error, match=rf"may be a copy of .*{old.name}: run `whorl store status --store FOL"):
             attached(f"SELECT count(*) FROM s0.{name}", new)
-    spill: dict[str, Any] = {"temp_directory": str(tmp_path / "spill")}  # then a view cannot know which file the client opened
+    # Then a view cannot know which file the client opened.
+    spill: dict[str, Any] = {"temp_directory": str(tmp_path / "spill")}
     with contextlib.closing(duckdb.connect(new / "whorl.duckdb", read_only=True, config=spill)) as connection:
         with pytest.raises(duckdb.Error, match=r"may be a copy .* or SET VARIABLE whorl_store = 'FOLDER'"):
             connection.execute("SELECT count(*) FROM runs").fetchall()
