@@ -298,7 +298,11 @@ def end(load: Load) -> None:
     def prune(store: Store) -> None:
         load.say("end", care="pruner", rows=store.prune("24h", offline=True, now=BEGAN + 2 * DAY_S * S).rows)
 
-    works = [lambda store: store.compact(offline=True, now=LATER), prune, lambda _: None]
+    works: list[Callable[[Store], object]] = [
+        lambda store: store.compact(offline=True, now=LATER),
+        prune,
+        lambda _: None,
+    ]
     for work in works:
         for plain in (False, True):
             reader = Reader(load, plain=plain)
