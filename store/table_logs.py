@@ -20,7 +20,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
 from . import file_names, folder, notes, replacing, snapshot
@@ -294,12 +294,18 @@ def _removals(latest: DeltaTable) -> dict[str, RemoveAction]:
 
 def _addition(name: str, path: Path) -> AddAction:
     """What a Delta log says of a file, whose path in the table's folder is `name`. Raises OSError."""
+    import numpy as np
     from deltalake.transaction import AddAction
 
     rows, status = _rows_of(path)
-    values = {_DAY: _date_of(path.parent.name)} if "/" in name else {}
+    statistics: dict[str, Any] = {"numRecords": rows}
+    day, stated = _date_of(path.parent.name), file_names.parse(path.name)
+    if day is not None and stated is not None:  # so that a bound in time leaves out files
+        ends = {"minValues": stated.bounds.first_us, "maxValues": stated.bounds.last_us}
+        statistics |= {key: {"ts": str(np.datetime64(us, "us"))} for key, us in ends.items()}
     made_ms = status.st_mtime_ns // 10**6
-    return AddAction(name, status.st_size, values, made_ms, True, json.dumps({"numRecords": rows}))
+    values = {_DAY: day} if "/" in name else {}
+    return AddAction(name, status.st_size, values, made_ms, True, json.dumps(statistics))
 
 
 def _date_of(day_folder: str) -> str | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +19,7 @@ from click.testing import CliRunner
 from whorl.cli import cli
 from whorl.store import Store, file_names, manifest, notes, replacing, telemetry_files
 from whorl.store.system import files, processes
+from whorl.tests.sizes import count
 from whorl.tests.store.journaler import (
     BEGAN,
     DAY_S,
@@ -155,6 +158,20 @@ def test_late_rows_wait_for_open_journals_and_compact_says_so(store: Store) -> N
     assert len(segments(store)) == 1
 
 
+def test_a_late_row_waits_for_a_damaged_file_that_may_have_its_key(store: Store) -> None:
+    """The file may be restored from a backup."""
+    store.append({"telemetry": readings(range(10))}, "x")
+    (path,) = segments(store)
+    store.append({"telemetry": readings([5], power_mw=[500])}, "late")
+    content = path.read_bytes()
+    path.write_bytes(content[:100])
+    done = store.compact(offline=True, now=LATER)
+    assert (done.waiting, len(segments(store, "late"))) == (1, 1)
+    path.write_bytes(content)
+    assert store.compact(offline=True, now=LATER).late_rows == 1
+    assert seen(store, plain=True) == TEN | {("a", 5): 500}
+
+
 def test_journals_of_dead_writers_are_sealed_so_that_a_plain_client_misses_nothing(store: Store) -> None:
     for name in ("one", "two"):
         leave_journal(store, *(batch([name], second, second) for second in range(3)), name=name)
@@ -257,6 +274,34 @@ def test_old_files_stay_a_minute_for_queries_that_began_before(store: Store, qui
 
 
 # -- meanwhile ---------------------------------------------------------------------------------------------------
+
+
+def test_clients_see_every_row_once_while_files_change_places(store: Store, quick: None) -> None:
+    over, wrong = threading.Event(), []
+    fill(store)
+    expected = TEN
+
+    def look(read: Any) -> None:
+        while not over.is_set():
+            with contextlib.suppress(duckdb.IOException):  # a file went after its list was made: documented
+                if (found := read()) != expected:
+                    wrong.append(found)
+
+    opened = Store.open(store.root)
+    readers = [lambda: powers(opened), lambda: plain_powers(store.root)]
+    threads = [threading.Thread(target=look, args=[read]) for read in readers]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(count(3, short=1)):
+            store.compact(now=LATER)
+            store.append({"telemetry": readings([3])}, "again")  # equal, so that each pass has something to do
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+    assert opened.skipped == {}
 
 
 # -- network file systems ----------------------------------------------------------------------------------------

@@ -85,3 +85,19 @@ def test_a_journal_is_compared_with_what_a_killed_process_has_committed(
             store.append({"telemetry": readings([1], power_mw=[7])}, "killed")
     seal(store, path)
     assert seen(store, plain=True) == {("a", 1): 7, ("a", 2): 2}
+
+
+def test_a_sealing_that_is_killed_is_done_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    store.append({"telemetry": readings([4])}, "before")
+    path = leave_journal(store, batch(["a"], 4, 99), batch(["a"], 50, 1))
+    for step in ("_rename", "_long_replaced"):
+        with monkeypatch.context() as patch:
+            patch.setattr(sealing, step, killed)
+            with pytest.raises(KeyboardInterrupt):
+                seal(store, path)
+        assert seen(store) == {("a", 4): 99, ("a", 50): 1}
+    seal(store, path)
+    assert seen(store, plain=True) == {("a", 4): 99, ("a", 50): 1}

@@ -136,6 +136,7 @@ def test_a_log_follows_what_is_stored_and_replaced_in_one_version_each(
     assert (telemetry["files"], telemetry["added"], telemetry["removed"]) == (3, 3, 0)
     action = pa.table(table_of(store).get_add_actions(flatten=True)).to_pylist()[0]
     assert action["num_records"] == 10
+    assert (action["max.ts"] - action["min.ts"]).total_seconds() == 9
     assert str(action["partition.day"]) == "2023-11-15"
 
     asked("register", "--store", store.root)
