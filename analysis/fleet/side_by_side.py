@@ -79,17 +79,17 @@ class Comparable:
 
 def comparable(store: Store) -> tuple[Comparable, ...]:
     """The clusters that have runs, the one with the newest campaign first."""
-    done = told_apart(store, store.sql(_WORKS).polars()).with_columns(pl.col("workload").cast(pl.String))
-    works = done.group_by("cluster", "workload").agg(pl.col("gpu").n_unique().alias("gpus"))
+    first_and_last = told_apart(store, store.sql(_WORKS).polars()).with_columns(pl.col("workload").cast(pl.String))
+    works = first_and_last.group_by("cluster", "workload").agg(pl.col("gpu").n_unique().alias("gpus"))
     campaigns = store.sql(_CAMPAIGNS).polars()
     clusters = campaigns.group_by("cluster").agg(pl.col("began").max())
     clusters = clusters.sort("began", "cluster", descending=[True, False], nulls_last=True)
-    named = campaigns.drop_nulls("campaign").sort("began", "campaign", descending=True, nulls_last=True)
+    with_names = campaigns.drop_nulls("campaign").sort("began", "campaign", descending=True, nulls_last=True)
     return tuple(
         Comparable(
             cluster,
             tuple(Work(*row) for row in _of(works, cluster).sort("workload").iter_rows()),
-            tuple(Campaign(*row) for row in _of(named, cluster).iter_rows()),
+            tuple(Campaign(*row) for row in _of(with_names, cluster).iter_rows()),
         )
         for cluster in clusters["cluster"]
     )
@@ -109,9 +109,11 @@ class Known:
 
 def gpus_on(store: Store, cluster: str) -> Known:
     """All GPUs that the store knows on a cluster."""
-    every = store.collect(store.scan("gpus").filter(pl.col("cluster") == cluster).select(pl.col("gpu").unique()))["gpu"]
+    gpu_keys = store.collect(store.scan("gpus").filter(pl.col("cluster") == cluster).select(pl.col("gpu").unique()))[
+        "gpu"
+    ]
     names = other_names(store, cluster)
-    return Known(gpus_of(store, cluster, every, names), names)
+    return Known(gpus_of(store, cluster, gpu_keys, names), names)
 
 
 def runs_of(
@@ -123,27 +125,27 @@ def runs_of(
     `workload`: as `comparable` names it. The GPUs are all that the store knows on that cluster: `known`, or read anew.
     InputError where there are no such runs.
     """
-    of = (pl.col("cluster") == cluster) & (pl.col("workload") == plain_workload(workload))
-    where = f"cluster = {quoted(cluster)} AND workload = {quoted(plain_workload(workload))} AND gpu IS NOT NULL"
+    of_work = (pl.col("cluster") == cluster) & (pl.col("workload") == plain_workload(workload))
+    condition = f"cluster = {quoted(cluster)} AND workload = {quoted(plain_workload(workload))} AND gpu IS NOT NULL"
     # By SQL: Polars would read all conditions of all runs.
-    runs = store.sql(f"SELECT {', '.join(_RUNS)}, {_CONDITIONS} AS conditions FROM runs WHERE {where}").polars()
-    times = store.scan("results").filter(of & pl.col("figure").is_in(_TIMES))
-    found = store.collect(times.select("run_id", "figure", "value"))
+    runs = store.sql(f"SELECT {', '.join(_RUNS)}, {_CONDITIONS} AS conditions FROM runs WHERE {condition}").polars()
+    times = store.scan("results").filter(of_work & pl.col("figure").is_in(_TIMES))
+    figures_of_runs = store.collect(times.select("run_id", "figure", "value"))
     value = pl.Series("value", [None] * runs.height, dtype=pl.Float64)
     for figure in reversed(_TIMES):  # what comes last counts
-        rows = found.filter(pl.col("figure") == figure).drop("figure")
+        rows = figures_of_runs.filter(pl.col("figure") == figure).drop("figure")
         if rows.height:
-            own = with_run_numbers(rows, runs["run_id"])
-            if own["number"].n_unique() < own.height:
-                own = own.group_by("number").agg(pl.col("value").median())
-            placed = pl.DataFrame({"number": pl.Series(range(runs.height), dtype=own["number"].dtype)})
-            placed = placed.join(own, on="number", how="left", maintain_order="left")
-            value = placed["value"].fill_null(value).alias("value")
+            by_number = with_run_numbers(rows, runs["run_id"])
+            if by_number["number"].n_unique() < by_number.height:
+                by_number = by_number.group_by("number").agg(pl.col("value").median())
+            in_order_of_runs = pl.DataFrame({"number": pl.Series(range(runs.height), dtype=by_number["number"].dtype)})
+            in_order_of_runs = in_order_of_runs.join(by_number, on="number", how="left", maintain_order="left")
+            value = in_order_of_runs["value"].fill_null(value).alias("value")
     runs = told_apart(store, runs.with_columns(value)).with_columns(pl.col("workload").cast(pl.String))
-    wanted = pl.col("workload") == workload
+    of_kind = pl.col("workload") == workload
     if campaign is not None:
-        wanted &= pl.col("campaign") == campaign
-    runs = runs.filter(wanted).drop("cluster", "run_id")
+        of_kind &= pl.col("campaign") == campaign
+    runs = runs.filter(of_kind).drop("cluster", "run_id")
     if runs.is_empty():
         of_campaign = "" if campaign is None else f" of campaign {campaign!r}"
         raise InputError(f"{store.root} holds no runs of {workload!r} on cluster {cluster!r}{of_campaign}")
@@ -153,11 +155,11 @@ def runs_of(
         runs = runs.with_columns(pl.col("gpu").replace(names))
     number = codes(runs["gpu"], gpus["gpu"].to_list())
     if (number < 0).any():  # runs of GPUs of which nothing else is known, or by a name that the campaign gave them
-        every = pl.concat([gpus["gpu"], runs["gpu"].unique(), pl.Series(known.names.keys(), dtype=pl.String)])
-        gpus = gpus_of(store, cluster, every.unique(), names)
+        gpu_keys = pl.concat([gpus["gpu"], runs["gpu"].unique(), pl.Series(known.names.keys(), dtype=pl.String)])
+        gpus = gpus_of(store, cluster, gpu_keys.unique(), names)
         number = codes(runs["gpu"], gpus["gpu"].to_list())
-    said = gpus.select("model", "node", "cabinet")[number]
-    runs = runs.with_columns(*said, pl.Series("gpu_no", number))
+    identity = gpus.select("model", "node", "cabinet")[number]
+    runs = runs.with_columns(*identity, pl.Series("gpu_no", number))
     return Probed(cluster, campaign or "", gpus, runs, pl.DataFrame())
 
 
@@ -179,9 +181,9 @@ class Against:
 
 def labels(gpus: pl.DataFrame) -> dict[str, str]:
     """Short names by GPU; of GPUs whose short names are the same, the whole ones."""
-    named = names_of(gpus)
+    display_names = names_of(gpus)
     # A long key is cut short.
-    short = {gpu: name if name != gpu or len(gpu) <= 16 else gpu[:12] for gpu, name in named.items()}
+    short = {gpu: name if name != gpu or len(gpu) <= 16 else gpu[:12] for gpu, name in display_names.items()}
     count = Counter(short.values())
     return {gpu: name if count[name] == 1 else gpu for gpu, name in short.items()}
 
@@ -189,19 +191,19 @@ def labels(gpus: pl.DataFrame) -> dict[str, str]:
 def against(campaign: Probed, names: Mapping[str, str]) -> list[Against]:
     """Each probe that has times, in the order of the campaign. GPUs of several models: each against its own model."""
     typical = pl.col("value").median()
-    found = []
+    probes = []
     for probe in campaign.probes:
         runs = campaign.sound.filter((pl.col("workload") == probe) & (pl.col("value") > 0))
         if runs.is_empty():
             continue
-        one = runs.group_by("gpu").agg(pl.col("value").median(), pl.col("model").first())
-        one = one.with_columns((100 * (pl.col("value") / typical.over("model") - 1)).alias("excess")).sort(
+        by_gpu = runs.group_by("gpu").agg(pl.col("value").median(), pl.col("model").first())
+        by_gpu = by_gpu.with_columns((100 * (pl.col("value") / typical.over("model") - 1)).alias("excess")).sort(
             "excess", "gpu"
         )
-        gpus = tuple(map(str, one["gpu"]))
-        whole = float(np.median(one["value"].to_numpy()))
-        found.append(Against(probe, gpus, tuple(names[gpu] for gpu in gpus), one["excess"].to_numpy(), whole))
-    return found
+        gpus = tuple(map(str, by_gpu["gpu"]))
+        typical_ms = float(np.median(by_gpu["value"].to_numpy()))
+        probes.append(Against(probe, gpus, tuple(names[gpu] for gpu in gpus), by_gpu["excess"].to_numpy(), typical_ms))
+    return probes
 
 
 @dataclass(frozen=True)
@@ -244,10 +246,10 @@ def side_by_side(campaign: Probed) -> pl.DataFrame:
 
     parts: dict[tuple[str, str | None], list[tuple[Shown, Figure]]] = {}
     with ThreadPoolExecutor(len(MEASURED)) as pool:  # of a large fleet each takes as long as reading all of them
-        for shown, found in zip(MEASURED, pool.map(stood, MEASURED), strict=True):
-            for one in found:
-                parts.setdefault((one.workload, one.model), []).append((shown, one))
-    frames = [_rows(workload, found, keys) for (workload, _), found in parts.items()]
+        for shown, figures in zip(MEASURED, pool.map(stood, MEASURED), strict=True):
+            for figure in figures:
+                parts.setdefault((figure.workload, figure.model), []).append((shown, figure))
+    frames = [_rows(workload, figures, keys) for (workload, _), figures in parts.items()]
     if not frames:
         frames = [_rows("", [], keys)]
     rows = pl.concat(frames).join(campaign.gpus.select("gpu", "node", "cabinet"), on="gpu", how="left")
@@ -277,24 +279,24 @@ def dated(campaign: Probed) -> pl.DataFrame:
     return runs.filter(~late.fill_null(value=False))
 
 
-def _rows(workload: str, found: Sequence[tuple[Shown, Figure]], keys: Sequence[str]) -> pl.DataFrame:
+def _rows(workload: str, figures: Sequence[tuple[Shown, Figure]], keys: Sequence[str]) -> pl.DataFrame:
     """The rows of one workload and model."""
-    known = np.zeros(len(keys), dtype=bool)
-    for _, one in found:
-        known |= one.levels.known
-    on = np.flatnonzero(known)
+    is_measured = np.zeros(len(keys), dtype=bool)
+    for _, figure in figures:
+        is_measured |= figure.levels.known
+    on = np.flatnonzero(is_measured)
     columns: dict[str, object] = {"workload": [workload] * len(on), "gpu": [keys[gpu] for gpu in on.tolist()]}
     n = sittings = np.zeros(len(on), dtype=np.int64)
     for shown in MEASURED:
-        of = next((one for its, one in found if its is shown), None)
+        figure_of = next((figure for column, figure in figures if column is shown), None)
         ratio = shown.channel is None or shown.channel.log
-        if of is not None:
-            n, sittings = np.maximum(n, of.levels.runs[on]), np.maximum(sittings, of.levels.sittings[on])
+        if figure_of is not None:
+            n, sittings = np.maximum(n, figure_of.levels.runs[on]), np.maximum(sittings, figure_of.levels.sittings[on])
         for end, side in (("", 0), ("_low", -1), ("_high", 1)):
             value = apart = np.full(len(on), np.nan)
-            if of is not None:
-                beyond = side * of.half[on] if side else 0.0
-                x, off = of.levels.level[on] + beyond, of.effect[on] + beyond
+            if figure_of is not None:
+                beyond = side * figure_of.half[on] if side else 0.0
+                x, off = figure_of.levels.level[on] + beyond, figure_of.effect[on] + beyond
                 value, apart = (np.exp(x), 100 * np.expm1(off)) if ratio else (x, off)
             columns[f"{shown.name}{end}"], columns[f"{shown.apart}{end}"] = value, apart
     columns |= {"n": n, "sittings": sittings}
@@ -319,15 +321,15 @@ def by_place(beside: pl.DataFrame, level: str, columns: Sequence[str] = PLACED) 
     Columns: workload, place, n (GPUs), and of each of `columns` the list of its `QUANTILES`; null where it is not known
     of any of these GPUs.
     """
-    known = beside.filter(pl.col(level).is_not_null()).with_columns(pl.col(level).alias("place"))
-    order = known["workload"].unique(maintain_order=True)
+    placed = beside.filter(pl.col(level).is_not_null()).with_columns(pl.col(level).alias("place"))
+    order = placed["workload"].unique(maintain_order=True)
 
     def quantiles(name: str) -> pl.Expr:
-        some = pl.col(name).count() > 0
-        each = pl.concat_list(pl.col(name).quantile(at, "linear") for at in QUANTILES)
-        return pl.when(some).then(each).alias(name)
+        has_values = pl.col(name).count() > 0
+        list_of_quantiles = pl.concat_list(pl.col(name).quantile(at, "linear") for at in QUANTILES)
+        return pl.when(has_values).then(list_of_quantiles).alias(name)
 
-    rows = known.group_by("workload", "place").agg(pl.len().alias("n"), *(quantiles(name) for name in columns))
+    rows = placed.group_by("workload", "place").agg(pl.len().alias("n"), *(quantiles(name) for name in columns))
     ranks = {str(probe): rank for rank, probe in enumerate(order)}
     return rows.sort(
         pl.col("workload").replace_strict(ranks, return_dtype=pl.Int64),
@@ -364,11 +366,11 @@ class Beside:
 
 def beside(runs: Probed) -> Beside:
     """The GPUs of a cluster in one workload, from its runs of one campaign or of all (`runs_of`)."""
-    found = side_by_side(runs).drop("workload", "node", "cabinet")
+    compared = side_by_side(runs).drop("workload", "node", "cabinet")
     gpus = runs.gpus.select(_IDENTITY).with_columns(
         pl.Series("label", list(labels(runs.gpus).values()), dtype=pl.String)
     )
-    rows = gpus.join(found, on="gpu", how="left", maintain_order="left")
+    rows = gpus.join(compared, on="gpu", how="left", maintain_order="left")
     rows = rows.with_columns(pl.col(pl.Float64).cast(pl.Float32), pl.col("n", "sittings").fill_null(0).cast(pl.Int32))
     first, last = runs.runs.select(pl.col("began").min().alias("a"), pl.col("began").max().alias("b")).row(0)
     return Beside(rows, runs.trusted.height, first, last, tuple(_notes(rows)))
@@ -376,8 +378,8 @@ def beside(runs: Probed) -> Beside:
 
 def _notes(rows: pl.DataFrame) -> Iterable[str]:
     ran = rows.filter(pl.col("n") > 0)
-    if (left := rows.height - ran.height) > 0:
-        yield f"{left:,} of {rows.height:,} GPUs have no sound run of it, and are shown as n/a."
+    if (unmeasured := rows.height - ran.height) > 0:
+        yield f"{unmeasured:,} of {rows.height:,} GPUs have no sound run of it, and are shown as n/a."
     for model, n in ran.group_by("model").len().sort("model").iter_rows():
         if n < LEAST_GPUS:
             yield f"Only {n} GPU{'' if n == 1 else 's'} of {model or 'an unknown model'}: too few to tell who differs."
@@ -409,22 +411,24 @@ def printed(store: Store, cluster: str, workload: str) -> tuple[Printed, ...]:
         f"SELECT figure, workload, unit, count(*) AS n FROM fingerprints_now WHERE cluster = {quoted(cluster)} "
         f"AND value IS NOT NULL AND figure NOT IN {_OF_TIMES} GROUP BY ALL"
     )
-    known = store.sql(query).polars()
-    own = (pl.col("workload") == workload).fill_null(value=False)
-    first = known.sort("figure", own, "n", "workload", descending=[False, True, True, False], nulls_last=True)
-    one = first.unique("figure", keep="first", maintain_order=True)
-    return tuple(Printed(*row) for row in one.select("figure", "workload", "unit").iter_rows())
+    figures = store.sql(query).polars()
+    is_of_workload = (pl.col("workload") == workload).fill_null(value=False)
+    first = figures.sort(
+        "figure", is_of_workload, "n", "workload", descending=[False, True, True, False], nulls_last=True
+    )
+    chosen = first.unique("figure", keep="first", maintain_order=True)
+    return tuple(Printed(*row) for row in chosen.select("figure", "workload", "unit").iter_rows())
 
 
-def of_print(store: Store, cluster: str, one: Printed) -> pl.DataFrame:
+def of_print(store: Store, cluster: str, figure: Printed) -> pl.DataFrame:
     """A figure of the stored fingerprints: gpu, and named after the figure its value, `_n` (runs), and `_apart`: how
     far it is from the median of the GPUs of the same model, in % where the figure has ratios, else in its unit. Value
     and `_apart` with `_low` and `_high`, the 95 % interval in another sitting; null where it is not known.
     """
-    of = "IS NULL" if one.workload is None else f"= {quoted(one.workload)}"
+    of_workload = "IS NULL" if figure.workload is None else f"= {quoted(figure.workload)}"
     rows = store.sql(
         "SELECT gpu, model, value, low AS value_low, high AS value_high, ratio, n FROM fingerprints_now "
-        f"WHERE cluster = {quoted(cluster)} AND figure = {quoted(one.figure)} AND workload {of}"
+        f"WHERE cluster = {quoted(cluster)} AND figure = {quoted(figure.figure)} AND workload {of_workload}"
     ).polars()
     middle = pl.col("value").median().over("model")
     ratio = pl.col("ratio").is_not_null().any() & (middle > 0)
@@ -434,20 +438,20 @@ def of_print(store: Store, cluster: str, one: Printed) -> pl.DataFrame:
 
     ends = ("", "_low", "_high")
     rows = rows.with_columns(apart(f"value{end}").alias(f"apart{end}") for end in ends)
-    shown = rows.select(
+    columns = rows.select(
         "gpu",
-        *(pl.col(f"value{end}").alias(f"{one.figure}{end}") for end in ends),
-        *(pl.col(f"apart{end}").alias(f"{one.figure}_apart{end}") for end in ends),
-        pl.col("n").alias(f"{one.figure}_n"),
+        *(pl.col(f"value{end}").alias(f"{figure.figure}{end}") for end in ends),
+        *(pl.col(f"apart{end}").alias(f"{figure.figure}_apart{end}") for end in ends),
+        pl.col("n").alias(f"{figure.figure}_n"),
     )
-    return shown.with_columns(pl.col(pl.Float64).cast(pl.Float32))
+    return columns.with_columns(pl.col(pl.Float64).cast(pl.Float32))
 
 
-def is_ratio(store: Store, cluster: str, one: Printed) -> bool:
+def is_ratio(store: Store, cluster: str, figure: Printed) -> bool:
     """Whether `apart` of `of_print` is in per cent."""
     query = (
         f"SELECT count(ratio) > 0 AS yes FROM fingerprints_now WHERE cluster = {quoted(cluster)} AND "
-        f"figure = {quoted(one.figure)}"
+        f"figure = {quoted(figure.figure)}"
     )
     return bool(store.sql(query).polars().item())
 
@@ -471,9 +475,9 @@ def held(rows: pl.DataFrame, ranges: Sequence[Range], places: Sequence[tuple[str
     column holds nothing back.
     """
     tests = [
-        pl.col(one.column).is_between(one.low, one.high).fill_null(value=False)
-        for one in ranges
-        if one.column in rows.columns and rows.schema[one.column].is_numeric()
+        pl.col(limits.column).is_between(limits.low, limits.high).fill_null(value=False)
+        for limits in ranges
+        if limits.column in rows.columns and rows.schema[limits.column].is_numeric()
     ]
     by_column: dict[str, list[str]] = {}
     for column, value in places:

@@ -84,13 +84,13 @@ def timelines(store: Store, campaign: Probed, gpus: Sequence[str]) -> Timelines 
     readings = store.collect(rows.select(between.alias("s"), pl.col("gpu").n_unique().alias("gpus")))
     if readings["s"][0] is None or longest_s <= 0:
         return None
-    seen = int(readings["gpus"][0])
+    with_telemetry = int(readings["gpus"][0])
     step = max(longest_s / POINTS, _READINGS * float(readings["s"][0]))
     binned = rows.with_columns((pl.col("since") / step).floor().cast(pl.Int64).alias("bin"))
     means = [value.mean().cast(pl.Float64).alias(name) for name, value in METRICS.items()]
     by_gpu = store.collect(binned.group_by("gpu", "bin").agg(*means))
     steps = int(longest_s / step) + 1
-    enough = max(1, int(_LEAST_SHARE * seen))
+    enough = max(1, int(_LEAST_SHARE * with_telemetry))
     parts = _parts(campaign.runs, step)
     of_part = ("part", "phase")
     typical = (
@@ -100,10 +100,10 @@ def timelines(store: Store, campaign: Probed, gpus: Sequence[str]) -> Timelines 
         .group_by(of_part)
         .agg(*(pl.when(pl.col(name).count() >= enough).then(pl.col(name).median()).alias(name) for name in METRICS))
     )
-    every = pl.DataFrame({"gpu": list(gpus)}, schema={"gpu": pl.String}).join(
+    all_steps = pl.DataFrame({"gpu": list(gpus)}, schema={"gpu": pl.String}).join(
         pl.DataFrame({"bin": np.arange(steps)}, schema={"bin": pl.Int64}), how="cross"
     )
-    fleet = _placed(every, parts, step).join(typical, on=of_part, how="left")
+    fleet = _placed(all_steps, parts, step).join(typical, on=of_part, how="left")
     lines = {gpu: _lines(by_gpu.filter(pl.col("gpu") == gpu), steps) for gpu in gpus}
     return Timelines(
         step,
@@ -111,7 +111,7 @@ def timelines(store: Store, campaign: Probed, gpus: Sequence[str]) -> Timelines 
         {gpu: _lines(fleet.filter(pl.col("gpu") == gpu), steps) for gpu in gpus},
         lines,
         {gpu: _windows(campaign.runs.filter(pl.col("gpu") == gpu)) for gpu in gpus},
-        seen,
+        with_telemetry,
     )
 
 
@@ -124,15 +124,15 @@ def _parts(runs: pl.DataFrame, step_s: float) -> pl.DataFrame:
         ((pl.col(edge) - pl.col("began").min().over("gpu")).dt.total_nanoseconds() / 1e9).alias(name)
         for edge, name in (("began", "since"), ("ended", "until"))
     ]
-    whole = runs.drop_nulls(["began", "ended"]).sort("gpu", "began").with_columns(*seconds)
+    ended_runs = runs.drop_nulls(["began", "ended"]).sort("gpu", "began").with_columns(*seconds)
     nth = pl.int_range(pl.len()).over("gpu", "workload").cast(pl.String)
-    whole = whole.select("gpu", "since", "until", pl.concat_str("workload", pl.lit(" "), nth).alias("part"))
-    before = whole.with_columns(
+    ended_runs = ended_runs.select("gpu", "since", "until", pl.concat_str("workload", pl.lit(" "), nth).alias("part"))
+    before = ended_runs.with_columns(
         pl.col("until").shift().over("gpu").alias("since"),
         pl.col("since").alias("until"),
         pl.concat_str(pl.lit("before "), "part").alias("part"),
     )
-    parts = pl.concat([whole, before]).filter(pl.col("until") > pl.col("since"))
+    parts = pl.concat([ended_runs, before]).filter(pl.col("until") > pl.col("since"))
     lasting = (pl.col("until") - pl.col("since")).median().over("part")
     return parts.with_columns((lasting / step_s).floor().cast(pl.Int64).clip(lower_bound=1).alias("phases")).sort(
         "since"
@@ -142,29 +142,32 @@ def _parts(runs: pl.DataFrame, step_s: float) -> pl.DataFrame:
 def _placed(bins: pl.DataFrame, parts: pl.DataFrame, step_s: float) -> pl.DataFrame:
     """Rows of gpu and bin with the part that the bin's middle is in, and the phase of it; those of no part are left."""
     at = bins.with_columns(((pl.col("bin") + 0.5) * step_s).alias("at")).sort("at")
-    found = at.join_asof(parts, left_on="at", right_on="since", by="gpu", strategy="backward", check_sortedness=False)
+    in_parts = at.join_asof(
+        parts, left_on="at", right_on="since", by="gpu", strategy="backward", check_sortedness=False
+    )
     through = (pl.col("at") - pl.col("since")) / (pl.col("until") - pl.col("since"))
     phase = (through * pl.col("phases")).floor().cast(pl.Int64).alias("phase")
-    return found.filter(pl.col("at") < pl.col("until")).with_columns(phase)
+    return in_parts.filter(pl.col("at") < pl.col("until")).with_columns(phase)
 
 
 def _lines(frame: pl.DataFrame, steps: int) -> dict[str, Floats]:
     inside = frame.filter(pl.col("bin").is_between(0, steps - 1))
     place = inside["bin"].to_numpy()
-    found = {}
+    lines = {}
     for name in METRICS:
         line = np.full(steps, np.nan)
         line[place] = inside[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-        found[name] = line
-    return found
+        lines[name] = line
+    return lines
 
 
 def _windows(runs: pl.DataFrame) -> tuple[Window, ...]:
-    whole = runs.drop_nulls(["began", "ended"]).sort("began")
+    ended_runs = runs.drop_nulls(["began", "ended"]).sort("began")
     since = [
-        ((whole[edge] - whole["began"].min()).dt.total_nanoseconds() / 1e9).to_list() for edge in ("began", "ended")
+        ((ended_runs[edge] - ended_runs["began"].min()).dt.total_nanoseconds() / 1e9).to_list()
+        for edge in ("began", "ended")
     ]
-    return tuple(Window(*row) for row in zip(whole["workload"].to_list(), *since, strict=True))
+    return tuple(Window(*row) for row in zip(ended_runs["workload"].to_list(), *since, strict=True))
 
 
 MOST_PERIODS = 40
@@ -189,10 +192,10 @@ class Trend:
 
     def of(self, gpu: str) -> pl.DataFrame:
         """The rows of a GPU with the period's name and `began`; empty where it was never measured."""
-        named = (
+        periods = (
             self.periods.select("period", "began").with_row_index("place").with_columns(pl.col("place").cast(pl.Int32))
         )
-        return self.gpus.filter(pl.col("gpu") == gpu).join(named, on="place", how="left").sort("place")
+        return self.gpus.filter(pl.col("gpu") == gpu).join(periods, on="place", how="left").sort("place")
 
 
 def trend(runs: Probed) -> Trend | None:
@@ -206,31 +209,39 @@ def trend(runs: Probed) -> Trend | None:
     names = timed.group_by("period").agg(pl.col("began").min()).sort("began", "period")
     place = {name: number for number, name in enumerate(names["period"])}
     centre = np.full(len(keys), np.nan)
-    whole: list[Levels] = []
+    of_models: list[Levels] = []
     step = step_of(timed["x"].to_numpy())
-    for _, some in parted(timed, "model"):
-        gpu = some["gpu_no"].to_numpy()
-        of = levels(gpu, some.select(days()).to_series().to_numpy(), some["x"].to_numpy(), len(keys), step)
-        centre[of.known] = np.median(of.level[of.known])
-        whole.append(of)
-    rows, found = [], []
-    for (name,), some in parted(timed, "period"):
-        gpu = some["gpu_no"].to_numpy()
-        of = levels(gpu, some.select(days()).to_series().to_numpy(), some["x"].to_numpy(), len(keys), step)
-        on = np.flatnonzero(of.known)
+    for _, runs_of_part in parted(timed, "model"):
+        gpu = runs_of_part["gpu_no"].to_numpy()
+        of_gpus = levels(
+            gpu, runs_of_part.select(days()).to_series().to_numpy(), runs_of_part["x"].to_numpy(), len(keys), step
+        )
+        centre[of_gpus.known] = np.median(of_gpus.level[of_gpus.known])
+        of_models.append(of_gpus)
+    rows, of_periods = [], []
+    for (name,), runs_of_part in parted(timed, "period"):
+        gpu = runs_of_part["gpu_no"].to_numpy()
+        of_gpus = levels(
+            gpu, runs_of_part.select(days()).to_series().to_numpy(), runs_of_part["x"].to_numpy(), len(keys), step
+        )
+        on = np.flatnonzero(of_gpus.known)
         # One period does not tell how sittings differ. All together do.
         half = np.full(len(keys), np.nan)
-        for of_model in whole:
-            half[of_model.known] = of_model.half(part=of)[of_model.known]
-        off, half = of.level[on] - centre[on], half[on]
-        found.append({"period": name, "gpus": len(on), "runs": some.height, **_spread(100 * np.expm1(np.sort(off)))})
-        each = {"slower_pct": off, "low": off - half, "high": off + half}
-        columns = {column: (100 * np.expm1(values)).astype(np.float32) for column, values in each.items()}
-        frame = pl.DataFrame({"gpu_no": on, "place": np.full(len(on), place[str(name)]), **columns, "n": of.runs[on]})
+        for of_model in of_models:
+            half[of_model.known] = of_model.half(part=of_gpus)[of_model.known]
+        off, half = of_gpus.level[on] - centre[on], half[on]
+        of_periods.append(
+            {"period": name, "gpus": len(on), "runs": runs_of_part.height, **_spread(100 * np.expm1(np.sort(off)))}
+        )
+        by_column = {"slower_pct": off, "low": off - half, "high": off + half}
+        columns = {column: (100 * np.expm1(values)).astype(np.float32) for column, values in by_column.items()}
+        frame = pl.DataFrame(
+            {"gpu_no": on, "place": np.full(len(on), place[str(name)]), **columns, "n": of_gpus.runs[on]}
+        )
         rows.append(frame.with_columns(pl.col(pl.Float32).fill_nan(None), pl.col("place", "n").cast(pl.Int32)))
-    periods = names.join(pl.DataFrame(found), on="period", how="left", maintain_order="left")
-    every = pl.concat(rows)
-    gpus = every.select(pl.Series("gpu", keys, dtype=pl.Categorical)[every["gpu_no"]], pl.exclude("gpu_no"))
+    periods = names.join(pl.DataFrame(of_periods), on="period", how="left", maintain_order="left")
+    all_rows = pl.concat(rows)
+    gpus = all_rows.select(pl.Series("gpu", keys, dtype=pl.Categorical)[all_rows["gpu_no"]], pl.exclude("gpu_no"))
     return Trend(str(timed["workload"][0]), by, periods, gpus)
 
 
@@ -239,10 +250,10 @@ def _periods(timed: pl.DataFrame) -> tuple[pl.DataFrame, str]:
     if timed["campaign"].n_unique() > 1 and not timed["campaign"].has_nulls():
         return timed.with_columns(pl.col("campaign").alias("period")), "campaign"
     for by, step in _STEPS:
-        named = timed.with_columns(pl.col("began").dt.truncate(step).dt.strftime("%Y-%m-%d").alias("period"))
-        if named["period"].n_unique() <= MOST_PERIODS or by == _STEPS[-1][0]:
+        with_period = timed.with_columns(pl.col("began").dt.truncate(step).dt.strftime("%Y-%m-%d").alias("period"))
+        if with_period["period"].n_unique() <= MOST_PERIODS or by == _STEPS[-1][0]:
             break
-    return named, by
+    return with_period, by
 
 
 def _spread(ordered: Floats) -> dict[str, float | None]:

@@ -94,11 +94,11 @@ def _short(*names: str) -> pl.Expr:
 
 def _places(store: Store) -> pl.DataFrame:
     """One row a GPU: its cabinet and node, where these are known and unique."""
-    known = store.scan("gpus").filter(pl.col("node").is_not_null())
-    one = known.group_by("cluster", "gpu").agg(
+    placed = store.scan("gpus").filter(pl.col("node").is_not_null())
+    by_gpu = placed.group_by("cluster", "gpu").agg(
         pl.col("node").n_unique().alias("nodes"), pl.col("node").first(), pl.col("cabinet").drop_nulls().first()
     )
-    return store.collect(one.filter(pl.col("nodes") == 1).select(_short("cluster", "gpu", "node", "cabinet")))
+    return store.collect(by_gpu.filter(pl.col("nodes") == 1).select(_short("cluster", "gpu", "node", "cabinet")))
 
 
 def coupled_jobs(frame: pl.DataFrame) -> pl.DataFrame:
@@ -130,8 +130,8 @@ def coupled_jobs(frame: pl.DataFrame) -> pl.DataFrame:
 
 def identities(store: Store) -> pl.DataFrame:
     """Every identity of every GPU: columns cluster, gpu, uuid (nullable), place (nullable)."""
-    known = store.scan("gpus").select("cluster", "gpu", "uuid", "place").unique()
-    return store.collect(known.sort("cluster", "gpu", "uuid", "place"))
+    gpu_rows = store.scan("gpus").select("cluster", "gpu", "uuid", "place").unique()
+    return store.collect(gpu_rows.sort("cluster", "gpu", "uuid", "place"))
 
 
 def imported(store: Store) -> dict[tuple[str, str], dict[str, int]]:
@@ -159,25 +159,29 @@ def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     known is a kind of its own. Where a GPU is known by its place only, cards of several models may have been there: a
     run is of the model that was there when it began.
     """
-    seen = store.scan("gpus").select("cluster", "gpu", "uuid", "model", "first_seen").drop_nulls("model")
+    sightings = store.scan("gpus").select("cluster", "gpu", "uuid", "model", "first_seen").drop_nulls("model")
     if runs.height <= _FEW:
-        seen = seen.filter(pl.col("gpu").is_in(runs["gpu"].drop_nulls().unique().cast(pl.String).to_list()))
-    seen = store.collect(seen.sort("first_seen", nulls_last=False, maintain_order=True)).lazy()  # it is asked thrice
-    models = seen.group_by("cluster", "gpu").agg(pl.col("model").last())
+        sightings = sightings.filter(pl.col("gpu").is_in(runs["gpu"].drop_nulls().unique().cast(pl.String).to_list()))
+    sightings = store.collect(
+        sightings.sort("first_seen", nulls_last=False, maintain_order=True)
+    ).lazy()  # it is asked thrice
+    models = sightings.group_by("cluster", "gpu").agg(pl.col("model").last())
     keys = ["cluster", "workload"]
-    told = limits(store, runs)
+    settings = limits(store, runs)
     # Most stores have one kind of each workload: then no row needs a name of its own.
-    then = _models_then(store, seen)
-    who = runs.select(pl.col(*keys, "gpu").cast(pl.Categorical)).unique().cast(pl.String)
-    who = store.collect(who.lazy().join(models, on=["cluster", "gpu"], how="left"))
-    one_model = who.group_by(keys).agg(pl.col("model").n_unique() == 1)["model"].all()
-    if one_model and then is None and all(told[name].n_unique() <= 1 for name in ("limit", "lock")):
+    models_then = _models_then(store, sightings)
+    works_of_gpus = runs.select(pl.col(*keys, "gpu").cast(pl.Categorical)).unique().cast(pl.String)
+    works_of_gpus = store.collect(works_of_gpus.lazy().join(models, on=["cluster", "gpu"], how="left"))
+    one_model = works_of_gpus.group_by(keys).agg(pl.col("model").n_unique() == 1)["model"].all()
+    if one_model and models_then is None and all(settings[name].n_unique() <= 1 for name in ("limit", "lock")):
         return runs.with_columns(pl.col("workload").cast(pl.Categorical))
-    named = runs.select(pl.col(*keys, "gpu").cast(pl.String)).hstack(told).lazy()
-    named = named.join(models, on=["cluster", "gpu"], how="left", maintain_order="left")
-    if then is not None:
-        named = named.with_columns(runs["run_id"].cast(pl.String)).join(then, "run_id", "left", maintain_order="left")
-        named = named.with_columns(pl.coalesce("then", "model").alias("model"))
+    kinds = runs.select(pl.col(*keys, "gpu").cast(pl.String)).hstack(settings).lazy()
+    kinds = kinds.join(models, on=["cluster", "gpu"], how="left", maintain_order="left")
+    if models_then is not None:
+        kinds = kinds.with_columns(runs["run_id"].cast(pl.String)).join(
+            models_then, "run_id", "left", maintain_order="left"
+        )
+        kinds = kinds.with_columns(pl.coalesce("then", "model").alias("model"))
     usual = pl.col("limit").is_null() & pl.col("lock").is_null()
     parts = [
         pl.when((pl.col(kind).n_unique().over(keys) > 1) & ~(usual & (kind != "model"))).then(
@@ -186,8 +190,8 @@ def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
         for kind, unknown in _UNKNOWN.items()
     ]
     kind = pl.concat_str(parts, separator=", ", ignore_nulls=True)
-    named = named.select(pl.when(kind == "").then("workload").otherwise(pl.format("{} [{}]", "workload", kind)))
-    return runs.with_columns(store.collect(named)["workload"].cast(pl.Categorical))
+    kinds = kinds.select(pl.when(kind == "").then("workload").otherwise(pl.format("{} [{}]", "workload", kind)))
+    return runs.with_columns(store.collect(kinds)["workload"].cast(pl.Categorical))
 
 
 def kind_of(
@@ -195,46 +199,50 @@ def kind_of(
 ) -> str | None:
     """Of `names` that `told_apart` gave, that of the runs of a workload with this model, power limit and locked clock;
     None where none fits. `limit`, `lock`: of `limits`."""
-    known = (model, limit, lock)
-    parts = [unknown if value is None else value for value, unknown in zip(known, _UNKNOWN.values(), strict=True)]
-    said = (", ".join(chosen) for n in range(len(parts), 0, -1) for chosen in combinations(parts, n))
-    return next((name for name in (*(f"{workload} [{kind}]" for kind in said), workload) if name in names), None)
+    settings = (model, limit, lock)
+    parts = [unknown if value is None else value for value, unknown in zip(settings, _UNKNOWN.values(), strict=True)]
+    suffixes = (", ".join(chosen) for n in range(len(parts), 0, -1) for chosen in combinations(parts, n))
+    return next((name for name in (*(f"{workload} [{kind}]" for kind in suffixes), workload) if name in names), None)
 
 
-def _models_then(store: Store, seen: pl.LazyFrame) -> pl.LazyFrame | None:
+def _models_then(store: Store, sightings: pl.LazyFrame) -> pl.LazyFrame | None:
     """The model at the time of each run (`run_id`, `then`) of a place in which cards of several models were.
 
     A card with a UUID is of one model, however its name is spelled.
     """
-    of = ["cluster", "gpu"]
+    of_gpu = ["cluster", "gpu"]
     plain = pl.col("model").str.to_lowercase().str.replace_all("nvidia|tesla", "").str.extract("([a-z]+ ?[0-9]+[a-z]*)")
-    places = seen.filter(pl.col("uuid").is_null().all().over(of)).with_columns(plain.alias("plain"))
-    known = store.collect(places.filter(pl.col("plain").n_unique().over(of) > 1))
-    if known.is_empty():
+    places = sightings.filter(pl.col("uuid").is_null().all().over(of_gpu)).with_columns(plain.alias("plain"))
+    exchanged = store.collect(places.filter(pl.col("plain").n_unique().over(of_gpu) > 1))
+    if exchanged.is_empty():
         return None
-    known = known.select(*of, pl.col("first_seen").alias("began"), pl.col("model").alias("then")).drop_nulls("began")
-    runs = store.scan("runs").drop_nulls("began").select("run_id", *of, "began")
-    runs = runs.join(known.select(of).unique().lazy(), on=of, how="semi").sort("began")
-    found = runs.join_asof(known.sort("began").lazy(), on="began", by=of, check_sortedness=False)
-    return found.select("run_id", "then")
+    exchanged = exchanged.select(
+        *of_gpu, pl.col("first_seen").alias("began"), pl.col("model").alias("then")
+    ).drop_nulls("began")
+    runs = store.scan("runs").drop_nulls("began").select("run_id", *of_gpu, "began")
+    runs = runs.join(exchanged.select(of_gpu).unique().lazy(), on=of_gpu, how="semi").sort("began")
+    in_time = runs.join_asof(exchanged.sort("began").lazy(), on="began", by=of_gpu, check_sortedness=False)
+    return in_time.select("run_id", "then")
 
 
 def limits(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     """The power limit (`limit`) and locked clock (`lock`) of each run, as text; null where nothing is stated."""
     if "conditions" in runs.columns:
-        known = runs.select("conditions")
-        if known["conditions"].null_count() == runs.height:
+        conditions = runs.select("conditions")
+        if conditions["conditions"].null_count() == runs.height:
             return _nothing_stated(runs.height)
     else:
         # By SQL: Polars would read all conditions of all runs.
         names = (*APART, "locked_clock_mhz")
-        any_of = " or ".join(f"conditions.{name} is not null" for name in names)
+        any_stated = " or ".join(f"conditions.{name} is not null" for name in names)
         packed = ", ".join(f"{name} := conditions.{name}" for name in names)
-        stated_of = store.sql(f"select run_id, struct_pack({packed}) as conditions from runs where {any_of}").polars()
+        stated_of = store.sql(
+            f"select run_id, struct_pack({packed}) as conditions from runs where {any_stated}"
+        ).polars()
         if stated_of.is_empty():
             return _nothing_stated(runs.height)
-        known = runs.select("run_id").join(stated_of, on="run_id", how="left", maintain_order="left")
-    return known.select(
+        conditions = runs.select("run_id").join(stated_of, on="run_id", how="left", maintain_order="left")
+    return conditions.select(
         pl.format("{} W", _number("asked_power_limit_w")).alias("limit"),
         pl.when(stated("clock") == ClockSetting.LOCKED.value)
         .then(pl.format("locked at {} MHz", _number("locked_clock_mhz").fill_null("none")))
@@ -278,15 +286,15 @@ def _sentence(row: dict[str, list[Any]], names: Mapping[str, str]) -> str | None
     differ = [f"{name} ({_named(row[key])})" for key, name in names.items() if len(row[key]) > 1]
     if not differ:
         return None
-    where = f"{row['workload']} on {row['cluster']}"
-    return f"{where}: the runs differ in {'; '.join(differ)}, which changes their times too"
+    subject = f"{row['workload']} on {row['cluster']}"
+    return f"{subject}: the runs differ in {'; '.join(differ)}, which changes their times too"
 
 
 def _named(values: Sequence[str | Mapping[str, float]]) -> str:
     texts = sorted(value if isinstance(value, str) else _sizes(value) for value in values)
     short = [text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..." for text in texts]
-    more = len(short) - _MOST_NAMED
-    return ", ".join(short[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    others = len(short) - _MOST_NAMED
+    return ", ".join(short[:_MOST_NAMED]) + (f" and {others} more" if others > 0 else "")
 
 
 def _sizes(sizes: Mapping[str, float]) -> str:
@@ -340,16 +348,17 @@ def workloads(runs: pl.DataFrame) -> Iterator[Runs]:
     runs = runs.select([*REQUIRED, *(name for name in optional if name in runs.columns)])
     keys = sorted((str(c), str(w)) for c, w in runs.select("cluster", "workload").unique().iter_rows())
     for cluster, workload in keys:
-        one = runs if len(keys) == 1 else runs.filter(cluster=cluster, workload=workload)
-        units = one["unit"].unique().to_list()
+        of_workload = runs if len(keys) == 1 else runs.filter(cluster=cluster, workload=workload)
+        units = of_workload["unit"].unique().to_list()
         if len(units) > 1:
-            named = ", ".join(sorted(str(unit) for unit in units))
+            unit_names = ", ".join(sorted(str(unit) for unit in units))
             raise InputError(
-                f"the values of {workload} on {cluster} are in several units ({named}): convert them to one unit first"
+                f"the values of {workload} on {cluster} are in several units ({unit_names}): convert them to one "
+                "unit first"
             )
-        found = _columns(cluster, workload, None if units[0] is None else str(units[0]), one)
-        if len(found.value):
-            yield found
+        of_columns = _columns(cluster, workload, None if units[0] is None else str(units[0]), of_workload)
+        if len(of_columns.value):
+            yield of_columns
 
 
 def _columns(cluster: str, workload: str, unit: str | None, frame: pl.DataFrame) -> Runs:
@@ -379,5 +388,5 @@ def numbers(texts: pl.Series) -> tuple[Ints, list[str]]:
 
 def gpu_medians(values: Floats, gpu: Ints, count: int) -> Floats:
     """Each GPU's median of a column with NaN where unknown; NaN for a GPU without a known value."""
-    known = np.isfinite(values)
-    return groups_median(values[known], gpu[known], count)
+    is_finite = np.isfinite(values)
+    return groups_median(values[is_finite], gpu[is_finite], count)

@@ -416,10 +416,10 @@ def _chosen(store: Store, campaign: str | None, cluster: str | None, every: bool
     if campaign is not None:
         chosen = with_names.filter(pl.col("campaign") == campaign)
         if chosen.is_empty():
-            of = "" if cluster is None else f" of cluster {cluster}"
+            of_cluster = "" if cluster is None else f" of cluster {cluster}"
             names = with_names["campaign"].to_list()[-_NAMED:][::-1]
             has = f"the last ones are {', '.join(names)}" if names else "its runs belong to no campaign"
-            raise InputError(f"{store.root} holds no campaign {campaign!r}{of}; {has}")
+            raise InputError(f"{store.root} holds no campaign {campaign!r}{of_cluster}; {has}")
         with_names = chosen
     elif not (full_campaigns := with_names.filter(~pl.col("campaign").str.starts_with(TRIAL_CAMPAIGN))).is_empty():
         with_names = full_campaigns  # a trial says little of the fleet
@@ -588,15 +588,15 @@ def figures(
     single = with_run_numbers(store.collect(rows.filter(figure.is_in(list(names)))), run_ids)
     parts = single.partition_by("figure", as_dict=True)
     nothing = single.clear()
-    found = [_placed(parts.get((name,), nothing), "value", len(run_ids)).alias(name) for name in names]
+    columns = [_placed(parts.get((name,), nothing), "value", len(run_ids)).alias(name) for name in names]
     times = with_run_numbers(store.collect(rows.filter(figure == "time").drop("figure")), run_ids)
     times = times.with_columns(pl.lit(1, pl.Int64).alias("repeats"))
     if times["number"].n_unique() < times.height:
         times = times.group_by("number").agg(pl.col("value").median(), pl.col("repeats").sum())
-    known = single.select("number", pl.lit(0, pl.Int64).alias("none")).unique("number")
-    found.append(_placed(times, "value", len(run_ids)).alias("time"))
-    repeats = (_placed(times, "repeats", len(run_ids)), _placed(known, "none", len(run_ids)))
-    return pl.DataFrame(found).with_columns(pl.coalesce(*repeats).alias("repeats"))
+    with_figures = single.select("number", pl.lit(0, pl.Int64).alias("none")).unique("number")
+    columns.append(_placed(times, "value", len(run_ids)).alias("time"))
+    repeats = (_placed(times, "repeats", len(run_ids)), _placed(with_figures, "none", len(run_ids)))
+    return pl.DataFrame(columns).with_columns(pl.coalesce(*repeats).alias("repeats"))
 
 
 def with_run_numbers(rows: pl.DataFrame, run_ids: pl.Series) -> pl.DataFrame:

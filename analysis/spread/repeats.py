@@ -73,9 +73,9 @@ def leading(spreads: Iterable[tuple[str, float | None, Belongs]]) -> Leading | N
     It is the widest spread that belongs to the GPUs; without one, the widest of which a part does, then the widest of
     which nobody knows. None where no spread has a width.
     """
-    known = [(workload, width, belongs) for workload, width, belongs in spreads if width is not None]
+    measured = [(workload, width, belongs) for workload, width, belongs in spreads if width is not None]
     for several in _ORDER:
-        widths = {workload: (width, belongs) for workload, width, belongs in known if belongs in several}
+        widths = {workload: (width, belongs) for workload, width, belongs in measured if belongs in several}
         if widths:
             workload = max(widths, key=lambda name: widths[name][0])
             return Leading(workload, widths[workload][1])
@@ -143,12 +143,12 @@ def finding(level: str, icc: Repeatability, icc_job: Repeatability, runs: float)
             return "Every run took the same time: there is no spread."
         return f"It is not known whether the spread belongs to the GPUs: {icc.reason}."
     trimmed = icc.value if icc.trimmed is None else icc.trimmed
-    shown = f"ICC by GPU {icc.value:.2f}"
+    numbers_said = f"ICC by GPU {icc.value:.2f}"
     if icc.low is not None and icc.high is not None:
-        shown += f", 95 % interval {icc.low:.2f} to {icc.high:.2f}"
-    shown += f"; inside the fences {trimmed:.2f}"
+        numbers_said += f", 95 % interval {icc.low:.2f} to {icc.high:.2f}"
+    numbers_said += f"; inside the fences {trimmed:.2f}"
     if level != "run":
-        shown += f"; of a median of {runs:g} runs {repeats.every:.2f}"
+        numbers_said += f"; of a median of {runs:g} runs {repeats.every:.2f}"
     jobs = f"the runs of one job share their time (ICC by job {icc_job.value:.2f})" if repeats.coupled else ""
     text = {
         Belongs.TOO_FEW: "There are too few data to say whether the spread belongs to the GPUs",
@@ -158,7 +158,7 @@ def finding(level: str, icc: Repeatability, icc_job: Repeatability, runs: float)
         Belongs.NONE: "The spread is real but does not belong to the GPUs",
         Belongs.PART: "Part of the spread belongs to the GPUs, part does not repeat",
     }[repeats.belongs]
-    text += f" ({shown})"
+    text += f" ({numbers_said})"
     if repeats.belongs is Belongs.TOO_FEW and jobs:
         text += f"; {jobs}"
     if repeats.belongs is Belongs.NONE:
@@ -172,26 +172,30 @@ JOBS_COUPLE = 0.5
 
 def icc_of(moments: Moments, values: Floats, starts: Ints, fences: Spread, by: str) -> Repeatability:
     """The ICC with its trimmed value. `values`: laid out by group."""
-    found = icc(moments, by)
-    if found.value is None:
-        return found
+    repeatability = icc(moments, by)
+    if repeatability.value is None:
+        return repeatability
     inside = (values >= fences.lower) & (values <= fences.upper)
-    kept = np.add.reduceat(inside.astype(np.intp), starts[:-1])
-    kept_starts = np.concatenate(([0], np.cumsum(kept[kept > 0])))
-    return replace(found, trimmed=icc(Moments.of(values[inside], kept_starts), by).value)
+    inside_counts = np.add.reduceat(inside.astype(np.intp), starts[:-1])
+    kept_starts = np.concatenate(([0], np.cumsum(inside_counts[inside_counts > 0])))
+    return replace(repeatability, trimmed=icc(Moments.of(values[inside], kept_starts), by).value)
 
 
-def with_interval(found: Repeatability, interval: bootstrap.Interval | None) -> Repeatability:
-    return found if interval is None or found.value is None else replace(found, low=interval[0], high=interval[1])
+def with_interval(repeatability: Repeatability, interval: bootstrap.Interval | None) -> Repeatability:
+    return (
+        repeatability
+        if interval is None or repeatability.value is None
+        else replace(repeatability, low=interval[0], high=interval[1])
+    )
 
 
 def by_job(runs: Runs, fences: Spread) -> tuple[Repeatability, Moments | None]:
     """The ICC by job and the jobs' moments; neither when few runs share their job with another GPU."""
     if "job_id" not in runs.frame.columns or runs.frame["job_id"].null_count() == runs.frame.height:
         return Repeatability("job", reason="no run names its job"), None
-    known = runs.frame["job_id"].is_not_null().to_numpy()
+    in_job = runs.frame["job_id"].is_not_null().to_numpy()
     job, names = numbers(runs.frame["job_id"].drop_nulls())
-    gpu, value = runs.gpu[known], runs.value[known]
+    gpu, value = runs.gpu[in_job], runs.value[in_job]
     layout = np.lexsort((value, gpu, job))
     job, gpu, value = job[layout], gpu[layout], value[layout]
     starts = bounds(job, len(names))
@@ -222,9 +226,9 @@ def split_half(runs: Runs) -> dict[str, Any]:
     pair = pair[np.isfinite(pair).all(axis=1)]
     if len(pair) == 0:
         return {"spearman": None, "gpus": 0, "reason": "no GPU has two runs"}
-    found = correlate(pair[:, 0], pair[:, 1], "half")
-    result: dict[str, Any] = {"spearman": found.spearman, "gpus": len(pair)}
-    return result if found.reason is None else {**result, "reason": found.reason}
+    correlation = correlate(pair[:, 0], pair[:, 1], "half")
+    result: dict[str, Any] = {"spearman": correlation.spearman, "gpus": len(pair)}
+    return result if correlation.reason is None else {**result, "reason": correlation.reason}
 
 
 LEAST_ICC, LEAST_UNEXPLAINED = 0.5, 0.3

@@ -110,15 +110,15 @@ class Variability:
 
     def as_dict(self) -> dict[str, Any]:
         """The row as JSON-ready values under the keys of `whorl.variability/1`."""
-        found: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        fields: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
         for name in ("slow", "fast"):
-            found[name] = [{"gpu": gpu, "ratio": ratio} for gpu, ratio in found[name]]
+            fields[name] = [{"gpu": gpu, "ratio": ratio} for gpu, ratio in fields[name]]
         for name in ("icc", "icc_job", "modes_test"):
-            found[name] = found[name].as_dict()
-        found["correlation"] = {name: c.as_dict() for name, c in self.correlation.items()}
-        found["modes"] = [dict(mode) for mode in self.modes]
-        found["interval"] = {name: None if i is None else list(i) for name, i in self.interval.items()}
-        return found
+            fields[name] = fields[name].as_dict()
+        fields["correlation"] = {name: c.as_dict() for name, c in self.correlation.items()}
+        fields["modes"] = [dict(mode) for mode in self.modes]
+        fields["interval"] = {name: None if i is None else list(i) for name, i in self.interval.items()}
+        return fields
 
 
 def variability(
@@ -139,13 +139,20 @@ def variability(
 
     Raises `InputError` for a missing column, a row without cluster or workload, and mixed units.
     """
-    where: dict[str, pl.DataFrame | None] = {}
+    places_by_cluster: dict[str, pl.DataFrame | None] = {}
     rows: list[Variability] = []
-    for one in workloads(runs):
-        if one.cluster not in where:
-            where[one.cluster] = _places(runs, one.cluster)
-        counted = (imported or {}).get((one.cluster, one.workload))
-        rows += _rows(one, where[one.cluster], replicates, seed, progress, dict(counted) if counted else None)
+    for of_workload in workloads(runs):
+        if of_workload.cluster not in places_by_cluster:
+            places_by_cluster[of_workload.cluster] = _places(runs, of_workload.cluster)
+        counted = (imported or {}).get((of_workload.cluster, of_workload.workload))
+        rows += _rows(
+            of_workload,
+            places_by_cluster[of_workload.cluster],
+            replicates,
+            seed,
+            progress,
+            dict(counted) if counted else None,
+        )
     return rows
 
 
@@ -208,7 +215,7 @@ def _width(runs: Runs) -> tuple[str, float | None, Belongs]:
 
 
 def _rows(
-    runs: Runs, where: pl.DataFrame | None, replicates: int, seed: int, progress: Progress | None,
+    runs: Runs, gpu_places: pl.DataFrame | None, replicates: int, seed: int, progress: Progress | None,
     imported: dict[str, int] | None,
 ) -> list[Variability]:  # fmt: skip
     """The two rows of one workload."""
@@ -221,20 +228,24 @@ def _rows(
     intervals_of: dict[str, dict[str, bootstrap.Interval | None]] = {
         level: dict.fromkeys(bootstrap.FIGURES) for level in orders
     }
-    drawn = units(runs.names, middle, where)
+    drawn = units(runs.names, middle, gpu_places)
     reason = None if replicates >= 1 else "the bootstrap was switched off"
     if reason is None and gpus < 2:
         reason = "a bootstrap needs more than one GPU"
     if reason is None:
         resampled = {level: bootstrap.Resampled(ordered[level], owners[level], gpus, drawn.of) for level in orders}
-        told = progress and partial(progress, f"{runs.cluster} {runs.workload}")
-        again = bootstrap.replicate(resampled, seed, drawn.count, replicates, told)
+        tell = progress and partial(progress, f"{runs.cluster} {runs.workload}")
+        again = bootstrap.replicate(resampled, seed, drawn.count, replicates, tell)
         intervals_of["gpu"], _ = intervals(resampled["gpu"], again["gpu"], drawn)
         intervals_of["run"], of_icc = intervals(resampled["run"], again["run"], drawn)
         icc_gpu = with_interval(icc_gpu, of_icc)
         if repeating.of_jobs is not None:
             icc_job = with_interval(icc_job, bootstrap.replicate_icc(repeating.of_jobs, seed, replicates))
-    correlations, halves, share = _correlations(runs, middle), split_half(runs), _shares(runs, moments, where).as_dict()
+    correlations, halves, share = (
+        _correlations(runs, middle),
+        split_half(runs),
+        _shares(runs, moments, gpu_places).as_dict(),
+    )
     rows = []
     for level, values in ordered.items():
         of_level = repeating.fences if level == "run" else spread(values)
@@ -255,12 +266,12 @@ def _rows(
     return rows
 
 
-def _about(drawn: Units, found: dict[str, bootstrap.Interval | None], icc_job: Repeatability) -> str:
+def _about(drawn: Units, intervals_found: dict[str, bootstrap.Interval | None], icc_job: Repeatability) -> str:
     """What was resampled, and why the intervals are too narrow, if they are."""
     narrow = drawn.narrow
     if icc_job.value is not None and icc_job.value >= JOBS_COUPLE:
         narrow = f"the runs of one job share their time, but each {drawn.what} counts as independent"
-    return f"{'' if narrow is None else f'too narrow: {narrow}; '}{drawn.says(found)}"
+    return f"{'' if narrow is None else f'too narrow: {narrow}; '}{drawn.says(intervals_found)}"
 
 
 def _outliers(
@@ -280,9 +291,9 @@ def _correlations(runs: Runs, middle: Floats) -> dict[str, dict[str, Correlation
     """The correlation of time with each other column, at both levels. `middle`: (gpus,) the medians of GPUs."""
     by_level: dict[str, dict[str, Correlation]] = {"run": {}, "gpu": {}}
     for name in OTHERS:
-        other = runs.other(name)
-        typical = None if other is None else gpu_medians(other, runs.gpu, len(middle))
-        by_level["run"][name] = correlate(runs.value, other, SPOKEN[name])
+        column = runs.other(name)
+        typical = None if column is None else gpu_medians(column, runs.gpu, len(middle))
+        by_level["run"][name] = correlate(runs.value, column, SPOKEN[name])
         by_level["gpu"][name] = correlate(middle, typical, SPOKEN[name]).with_interval()
     return by_level
 
@@ -292,29 +303,38 @@ def _places(runs: pl.DataFrame, cluster: str) -> pl.DataFrame | None:
     columns = [name for name in ("cabinet", "node") if name in runs.columns and runs[name].null_count() < runs.height]
     if not columns:
         return None
-    seen = runs.filter(pl.col("cluster").cast(pl.String) == cluster).select(
+    sightings = runs.filter(pl.col("cluster").cast(pl.String) == cluster).select(
         pl.col("gpu").cast(pl.String), *(pl.col(name).cast(pl.String) for name in columns)
     )
-    seen = seen.drop_nulls()
-    if seen.is_empty():
+    sightings = sightings.drop_nulls()
+    if sightings.is_empty():
         return None
     counted = (
-        seen.group_by("gpu", *columns).len().sort([pl.col("len"), *columns], descending=[True, *[False] * len(columns)])
+        sightings.group_by("gpu", *columns)
+        .len()
+        .sort([pl.col("len"), *columns], descending=[True, *[False] * len(columns)])
     )
     return counted.group_by("gpu", maintain_order=True).first()
 
 
-def _shares(runs: Runs, moments: Moments, where: pl.DataFrame | None) -> Shares:
+def _shares(runs: Runs, moments: Moments, gpu_places: pl.DataFrame | None) -> Shares:
     """The shares of variance over the GPUs whose place is known, or over all when no place is."""
-    if where is None:
+    if gpu_places is None:
         return shares(moments, None, None)
-    named = pl.DataFrame({"gpu": runs.names}).with_row_index("number").join(where, on="gpu", how="inner").sort("number")
-    if named.is_empty():
+    placed = (
+        pl.DataFrame({"gpu": runs.names})
+        .with_row_index("number")
+        .join(gpu_places, on="gpu", how="inner")
+        .sort("number")
+    )
+    if placed.is_empty():
         return shares(moments, None, None)
-    kept = named["number"].to_numpy()
-    known = Moments(moments.size[kept], moments.mean[kept], moments.squares[kept])
-    group = {name: numbers(named[name])[0] if name in named.columns else None for name in ("cabinet", "node")}
-    return shares(known, group["cabinet"], group["node"])
+    numbers_of_placed = placed["number"].to_numpy()
+    of_placed = Moments(
+        moments.size[numbers_of_placed], moments.mean[numbers_of_placed], moments.squares[numbers_of_placed]
+    )
+    group = {name: numbers(placed[name])[0] if name in placed.columns else None for name in ("cabinet", "node")}
+    return shares(of_placed, group["cabinet"], group["node"])
 
 
 FEW = 20
@@ -344,7 +364,7 @@ class Units:
         """Why the intervals may be too narrow; None if they are not."""
         return f"they come from fewer than {FEW} {self.what}s" if self.count < FEW else None
 
-    def says(self, found: dict[str, bootstrap.Interval | None]) -> str:
+    def says(self, intervals_found: dict[str, bootstrap.Interval | None]) -> str:
         """What was resampled and what has no interval, a sentence."""
         text = f"from {self.count:,} {self.what}s that were resampled"
         if self.what != "GPU":
@@ -358,37 +378,37 @@ class Units:
             why["fence_pct"] = f"fewer than {LEAST_GROUPS} {self.what}s"
         if self.count < FEW_FOR_TAILS:
             why["p95p5_pct"] = f"fewer than {FEW_FOR_TAILS} {self.what}s"
-        none = [f"{name} ({why[name]})" for name in why if found[name] is None]
+        none = [f"{name} ({why[name]})" for name in why if intervals_found[name] is None]
         return f"{text}; none for {', '.join(none)}"
 
 
-def units(names: list[str], medians: Floats, where: pl.DataFrame | None) -> Units:
+def units(names: list[str], medians: Floats, gpu_places: pl.DataFrame | None) -> Units:
     """Cabinets, if several nodes are in one and those of a cabinet are more alike than others; else nodes, if that is
     so of the GPUs of a node; else GPUs.
 
-    `medians`: (gpus,) of the GPUs; `where`: `gpu`, `node` and `cabinet`.
+    `medians`: (gpus,) of the GPUs; `gpu_places`: `gpu`, `node` and `cabinet`.
     """
-    found = Units("GPU", len(names))
-    if where is None:
-        return found
+    chosen = Units("GPU", len(names))
+    if gpu_places is None:
+        return chosen
     rank = ranks(medians)
-    places = pl.DataFrame({"gpu": names}).join(where, on="gpu", how="left", maintain_order="left")
+    places = pl.DataFrame({"gpu": names}).join(gpu_places, on="gpu", how="left", maintain_order="left")
     unit = np.arange(len(names))
-    for what in ("node", "cabinet"):
-        if what not in places.columns:
+    for kind in ("node", "cabinet"):
+        if kind not in places.columns:
             continue
-        known = places[what].is_not_null().to_numpy()
-        group, groups = numbers(places[what].drop_nulls())
+        is_placed = places[kind].is_not_null().to_numpy()
+        group, groups = numbers(places[kind].drop_nulls())
         # Of what was found to be alike, the mean is one value.
-        lower, first, of_lower = np.unique(unit[known], return_index=True, return_inverse=True)
-        mean = np.bincount(of_lower, rank[known]) / np.bincount(of_lower)
+        lower, first, of_lower = np.unique(unit[is_placed], return_index=True, return_inverse=True)
+        mean = np.bincount(of_lower, rank[is_placed]) / np.bincount(of_lower)
         if not 1 < len(groups) < len(lower) or not _alike(mean, group[first], len(groups)):
             continue
         unit = np.full(len(names), -1)
-        unit[known] = group
-        unit[~known] = len(groups) + np.arange(int((~known).sum()))
-        found = Units(what, len(groups) + int((~known).sum()), unit)
-    return found
+        unit[is_placed] = group
+        unit[~is_placed] = len(groups) + np.arange(int((~is_placed).sum()))
+        chosen = Units(kind, len(groups) + int((~is_placed).sum()), unit)
+    return chosen
 
 
 def _alike(value: Floats, group: Ints, groups: int) -> bool:
@@ -404,23 +424,23 @@ def _alike(value: Floats, group: Ints, groups: int) -> bool:
 
 
 def intervals(
-    resampled: bootstrap.Resampled, replicated: dict[str, Floats], of: Units
+    resampled: bootstrap.Resampled, replicated: dict[str, Floats], drawn_units: Units
 ) -> tuple[dict[str, bootstrap.Interval | None], bootstrap.Interval | None]:
     """The intervals of the headline figures, and that of the ICC."""
-    once = resampled.figures(np.ones((1, of.count), dtype=np.int32))
-    found = {
-        name: bootstrap.percentile_interval(replicated[name], float(once[name][0]), of.count)
+    once = resampled.figures(np.ones((1, drawn_units.count), dtype=np.int32))
+    by_figure = {
+        name: bootstrap.percentile_interval(replicated[name], float(once[name][0]), drawn_units.count)
         for name in bootstrap.FIGURES
     }
-    found["cov_pct"] = cov = bootstrap.cov_interval(once, replicated, of.count)
+    by_figure["cov_pct"] = cov = bootstrap.cov_interval(once, replicated, drawn_units.count)
     if cov is not None and cov[1] > _WIDEST * cov[0]:
-        found["cov_pct"] = None
-    found["whisk_pct"] = found["worst_over_median"] = None
-    if of.count < LEAST_GROUPS:  # the quartiles of its resamples are those of a few units, in few combinations
-        found["fence_pct"] = None
-    if of.count < FEW_FOR_TAILS:
-        found["p95p5_pct"] = None
-    return found, bootstrap.icc_interval(once, replicated, resampled.moments, of.count)
+        by_figure["cov_pct"] = None
+    by_figure["whisk_pct"] = by_figure["worst_over_median"] = None
+    if drawn_units.count < LEAST_GROUPS:  # the quartiles of its resamples are those of a few units, in few combinations
+        by_figure["fence_pct"] = None
+    if drawn_units.count < FEW_FOR_TAILS:
+        by_figure["p95p5_pct"] = None
+    return by_figure, bootstrap.icc_interval(once, replicated, resampled.moments, drawn_units.count)
 
 
 TIME = "time"
@@ -470,31 +490,31 @@ def across(runs: pl.DataFrame, *, identities: pl.DataFrame | None = None) -> lis
     First time against time; then each figure (time, sm_clock, power, temperature) of the one against each of the
     other, where both workloads have it. Raises `InputError` as `variability` does.
     """
-    found: list[Across] = []
+    rows: list[Across] = []
     clusters: dict[str, list[Runs]] = {}
-    for one in workloads(runs):
-        clusters.setdefault(one.cluster, []).append(one)
+    for of_workload in workloads(runs):
+        clusters.setdefault(of_workload.cluster, []).append(of_workload)
     for cluster, members in clusters.items():
         names = linked_names(identities, cluster)
-        tables = [_medians(one, names) for one in members]
+        tables = [_medians(of_workload, names) for of_workload in members]
         for (a, table_a), (b, table_b) in combinations(zip(members, tables, strict=True), 2):
             ambiguous = len((set(a.names) | set(b.names)) & names.ambiguous)
-            found += _pair(a, b, table_a, table_b, ambiguous)
-    return found
+            rows += _pair(a, b, table_a, table_b, ambiguous)
+    return rows
 
 
 def linked_names(identities: pl.DataFrame | None, cluster: str) -> Names:
     """What the names of a cluster's GPUs lead to: a UUID where one is known, else a place, else the name."""
     if identities is None:
         return Names({}, frozenset())
-    known = identities.filter(pl.col("cluster").cast(pl.String) == cluster)
-    rows = list(known.select(pl.col("gpu", "uuid", "place").cast(pl.String)).unique().iter_rows())
-    both = {(place, uuid) for _, uuid, place in rows if uuid is not None and place is not None}
-    places = _groups(both)
-    uuids = _groups((uuid, place) for place, uuid in both)
+    of_cluster = identities.filter(pl.col("cluster").cast(pl.String) == cluster)
+    rows = list(of_cluster.select(pl.col("gpu", "uuid", "place").cast(pl.String)).unique().iter_rows())
+    linked = {(place, uuid) for _, uuid, place in rows if uuid is not None and place is not None}
+    places = _groups(linked)
+    uuids = _groups((uuid, place) for place, uuid in linked)
     # Of a UUID seen at two places neither place is a link; the UUID itself still names one GPU.
-    ambiguous = {place for place, uuid in both if len(places[place]) > 1 or len(uuids[uuid]) > 1}
-    identity = {place: uuid for place, uuid in both if place not in ambiguous}
+    ambiguous = {place for place, uuid in linked if len(places[place]) > 1 or len(uuids[uuid]) > 1}
+    identity = {place: uuid for place, uuid in linked if place not in ambiguous}
     # A GPU may go by a third name, such as an index on a host.
     aliases: dict[str, set[str]] = {}
     for gpu, uuid, place in rows:
@@ -510,10 +530,10 @@ def linked_names(identities: pl.DataFrame | None, cluster: str) -> Names:
 
 
 def _groups(pairs: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    groups: dict[str, set[str]] = {}
     for key, value in pairs:
-        found.setdefault(key, set()).add(value)
-    return found
+        groups.setdefault(key, set()).add(value)
+    return groups
 
 
 def _medians(runs: Runs, names: Names) -> tuple[list[str], dict[str, Floats]]:
@@ -545,8 +565,8 @@ def _pair(
     pairs = [(x, y) for x in (TIME, *OTHERS) for y in (TIME, *OTHERS) if x in table_a[1] and y in table_b[1]]
     for figure_a, figure_b in pairs:
         x, y = table_a[1][figure_a][in_a], table_b[1][figure_b][in_b]
-        known = np.isfinite(x) & np.isfinite(y)
-        x, y = x[known], y[known]
+        in_both = np.isfinite(x) & np.isfinite(y)
+        x, y = x[in_both], y[in_both]
         result = correlate(x, y, f"{figure_b} of {b.workload}", time_is=f"{figure_a} of {a.workload}")
         interval = None if result.spearman is None else spearman_interval(result.spearman, result.n)
         rows.append(

@@ -99,8 +99,8 @@ class Resampled:
 def logarithms(weights: Floats, columns: Floats, centre: float) -> dict[str, Floats]:
     """`log_cov` and `log_f` with their standard errors, by the influence of each unit; as in `Resampled.figures`."""
     count = columns.shape[1] - 1
-    one, other = np.triu_indices(count)
-    products = weights @ (columns[:, one] * columns[:, other] * np.where(one == other, 1.0, 2.0))
+    first, second = np.triu_indices(count)
+    products = weights @ (columns[:, first] * columns[:, second] * np.where(first == second, 1.0, 2.0))
     k, n, nm, nmm, within = (weights @ columns[:, :count]).T
     nothing = np.zeros_like(n)
     with np.errstate(all="ignore"):
@@ -125,7 +125,9 @@ def logarithms(weights: Floats, columns: Floats, centre: float) -> dict[str, Flo
         units = weights.sum(axis=1)
         error = {
             name: np.sqrt(
-                np.einsum("rp,rp->r", products, np.array(slope)[one].T * np.array(slope)[other].T) * units / (units - 1)
+                np.einsum("rp,rp->r", products, np.array(slope)[first].T * np.array(slope)[second].T)
+                * units
+                / (units - 1)
             )
             for name, slope in (("log_cov_error", of_cov), ("log_f_error", of_f))
         }
@@ -199,8 +201,8 @@ def replicate(
     blocks: dict[str, list[dict[str, Floats]]] = {name: [] for name in resampled}
     done = 0
     for drawn in weights(seed, groups, replicates):
-        for name, one in resampled.items():
-            blocks[name].append(one.figures(drawn))
+        for name, values in resampled.items():
+            blocks[name].append(values.figures(drawn))
         done += len(drawn)
         if progress is not None:
             progress(done, replicates)
@@ -217,5 +219,7 @@ def replicate_icc(moments: Moments, seed: int, replicates: int) -> Interval | No
         logarithms(drawn.astype(np.float64), columns, moments.centre)
         for drawn in weights(seed, len(moments.size), replicates)
     ]
-    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return icc_interval(logarithms(np.ones((1, len(columns))), columns, moments.centre), found, moments, len(columns))
+    replicated = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return icc_interval(
+        logarithms(np.ones((1, len(columns))), columns, moments.centre), replicated, moments, len(columns)
+    )

@@ -122,9 +122,9 @@ def dip_p(statistic: float, n: int) -> float:
     if n < SMALLEST_N:
         raise ValueError(f"the dip test needs at least {SMALLEST_N} values, not {n}")
     sizes, probabilities, values = quantiles()
-    where = -1.0 / np.sqrt(sizes)  # ascending in n
+    by_size = -1.0 / np.sqrt(sizes)  # ascending in n
     here = -1.0 / math.sqrt(n)
-    row = np.array([np.interp(here, where, column) for column in values.T])
+    row = np.array([np.interp(here, by_size, column) for column in values.T])
     scaled = math.sqrt(n) * statistic
     # The least possible dip, 1/(2n), is common among few values: all of it counts as "at least this large".
     p = 1.0 if scaled <= row[0] + 1e-12 else 1.0 - float(np.interp(scaled, row, probabilities))
@@ -185,8 +185,8 @@ class ModesTest:
 
     def as_dict(self) -> dict[str, Any]:
         """The row's JSON: dip, p, n, and reason when there is no test."""
-        found: dict[str, Any] = {"dip": self.dip, "p": self.p, "n": self.n}
-        return found if self.reason is None else {**found, "reason": self.reason}
+        fields: dict[str, Any] = {"dip": self.dip, "p": self.p, "n": self.n}
+        return fields if self.reason is None else {**fields, "reason": self.reason}
 
 
 def modes_test(medians: Floats, step: float) -> ModesTest:

@@ -82,7 +82,7 @@ def spread(ordered: Floats) -> Spread:
     sd = float(ordered.std(ddof=1)) if n > 1 else math.nan
     deviation = float(np.median(np.abs(ordered - median)))
     with np.errstate(all="ignore"):
-        found = np.array([
+        of_median = np.array([
             400.0 * (q3 - q1),
             100.0 * float(ordered[n - slow - 1] - ordered[fast]),
             100.0 * float(ordered[-1] - ordered[0]),
@@ -93,7 +93,7 @@ def spread(ordered: Floats) -> Spread:
         ]) / np.array([median, median, median, median, mean, median, median])  # fmt: skip
     figures: dict[str, float | None] = {}
     reasons: dict[str, str] = {}
-    for name, figure in zip(FIGURES, found.tolist(), strict=True):
+    for name, figure in zip(FIGURES, of_median.tolist(), strict=True):
         figures[name] = figure if math.isfinite(figure) else None
         if figures[name] is None:
             if name == "cov_pct":
@@ -125,38 +125,38 @@ class Correlation:
 
     def as_dict(self) -> dict[str, Any]:
         """The row's JSON: pearson, spearman, n; low and high of Spearman's where known; reason when undefined."""
-        found: dict[str, Any] = {"pearson": self.pearson, "spearman": self.spearman, "n": self.n}
+        fields: dict[str, Any] = {"pearson": self.pearson, "spearman": self.spearman, "n": self.n}
         if self.interval is not None:
-            found |= {"low": self.interval[0], "high": self.interval[1]}
-        return found if self.reason is None else {**found, "reason": self.reason}
+            fields |= {"low": self.interval[0], "high": self.interval[1]}
+        return fields if self.reason is None else {**fields, "reason": self.reason}
 
 
 def correlate(
     time: Floats,
-    other: Floats | None,
-    what: str,
+    paired: Floats | None,
+    column_name: str,
     *,
     time_is: str = "time",
 ) -> Correlation:
-    """The correlation of `time` (finite) with `other` (NaN where unknown; None when there is no such column).
+    """The correlation of `time` (finite) with `paired` (NaN where unknown; None when there is no such column).
 
-    `what`, `time_is`: what a reason calls the two.
+    `column_name`, `time_is`: what a reason calls the two.
     """
-    if other is None:
-        return Correlation(None, None, 0, f"no {what} is known")
-    known = np.isfinite(other)
-    n = int(np.count_nonzero(known))
-    if n < len(other):
-        time, other = time[known], other[known]
+    if paired is None:
+        return Correlation(None, None, 0, f"no {column_name} is known")
+    is_known = np.isfinite(paired)
+    n = int(np.count_nonzero(is_known))
+    if n < len(paired):
+        time, paired = time[is_known], paired[is_known]
     if n == 0:
-        return Correlation(None, None, 0, f"no {what} is known")
+        return Correlation(None, None, 0, f"no {column_name} is known")
     if n < 3:
         return Correlation(None, None, n, "fewer than 3 rows have both values")
     # Compared exactly: the deviations of a constant column from its rounded mean are not always zero.
-    for column, name in ((other, what), (time, time_is)):
+    for column, name in ((paired, column_name), (time, time_is)):
         if bool((column == column[0]).all()):
             return Correlation(None, None, n, f"{name} is constant ({column[0]:g})")
-    return Correlation(_cosine(time, other), _cosine(ranks(time), ranks(other)), n)
+    return Correlation(_cosine(time, paired), _cosine(ranks(time), ranks(paired)), n)
 
 
 def _cosine(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
@@ -243,9 +243,9 @@ def simes(p_values: Floats, counted: npt.NDArray[np.bool_] | None = None) -> Flo
 
     `counted`: (tests, columns), which of them were made; 1 where none was.
     """
-    there = np.ones(p_values.shape, dtype=bool) if counted is None else counted
-    ranked = np.sort(np.where(there, p_values, 2.0), axis=0)
-    n, rank = there.sum(axis=0), np.arange(1, len(p_values) + 1)[:, None]
+    made = np.ones(p_values.shape, dtype=bool) if counted is None else counted
+    ranked = np.sort(np.where(made, p_values, 2.0), axis=0)
+    n, rank = made.sum(axis=0), np.arange(1, len(p_values) + 1)[:, None]
     return np.asarray(np.where(rank <= n, ranked * n / rank, 1.0).min(axis=0, initial=1.0))
 
 

@@ -74,7 +74,7 @@ class Repeatability:
 
     def as_dict(self) -> dict[str, Any]:
         """The row's JSON: value, low, high, trimmed, by, sd_between_pct, sd_within_pct, groups, and reason."""
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "value": self.value,
             "low": self.low,
             "high": self.high,
@@ -84,7 +84,7 @@ class Repeatability:
             "sd_within_pct": self.sd_within_pct,
             "groups": self.groups,
         }
-        return found if self.reason is None else {**found, "reason": self.reason}
+        return fields if self.reason is None else {**fields, "reason": self.reason}
 
 
 def sums(moments: Moments, unit: Ints | None = None) -> Floats:
@@ -94,9 +94,9 @@ def sums(moments: Moments, unit: Ints | None = None) -> Floats:
     columns = np.column_stack([np.ones_like(size), size, size * m, size * m * m, moments.squares, size * size])
     if unit is None:
         return columns
-    found = np.zeros((int(unit.max()) + 1, columns.shape[1]))
-    np.add.at(found, unit, columns)
-    return found
+    by_unit = np.zeros((int(unit.max()) + 1, columns.shape[1]))
+    np.add.at(by_unit, unit, columns)
+    return by_unit
 
 
 def components(weights: Floats, columns: Floats, centre: float) -> tuple[Floats, Floats, Floats, Floats]:
@@ -168,8 +168,8 @@ class Shares:
 
     def as_dict(self) -> dict[str, Any]:
         """The row's JSON: cabinet, node, gpu, run, n, gpus, and reasons where a share is null."""
-        found: dict[str, Any] = {**self.share, "n": self.n, "gpus": self.gpus}
-        return {**found, "reasons": self.reasons} if self.reasons else found
+        fields: dict[str, Any] = {**self.share, "n": self.n, "gpus": self.gpus}
+        return {**fields, "reasons": self.reasons} if self.reasons else fields
 
 
 def shares(moments: Moments, cabinet: Ints | None, node: Ints | None) -> Shares:
@@ -198,10 +198,10 @@ def shares(moments: Moments, cabinet: Ints | None, node: Ints | None) -> Shares:
         reasons["run"] = "there is no level above the run"
         return Shares(share, n, gpus, reasons)
     variances = _components(moments, [group for _, group in levels])
-    kept = np.maximum(variances, 0.0)
-    if not kept.sum() > 1e-24 * float(np.average(moments.mean, weights=size)) ** 2:
+    positive = np.maximum(variances, 0.0)
+    if not positive.sum() > 1e-24 * float(np.average(moments.mean, weights=size)) ** 2:
         return Shares(share, n, gpus, {**reasons, **dict.fromkeys(LEVELS, "every value is the same")})
-    share.update(zip(("run", *(name for name, _ in levels)), (kept / kept.sum()).tolist(), strict=True))
+    share.update(zip(("run", *(name for name, _ in levels)), (positive / positive.sum()).tolist(), strict=True))
     return Shares(share, n, gpus, reasons)
 
 

@@ -231,9 +231,9 @@ def _newest(table: _Table) -> tuple[Bools, Bools]:
     variance, width = np.full(len(last), np.inf), 1
     while width < 2 * last.max(initial=0):
         earlier = (table.columns < last) & (table.columns >= last - width)
-        found = table.variance(newest - earlier / earlier.sum(axis=1)[:, None])
-        before = np.where((found < variance)[:, None], earlier, before)
-        variance, width = np.minimum(found, variance), 2 * width
+        width_variance = table.variance(newest - earlier / earlier.sum(axis=1)[:, None])
+        before = np.where((width_variance < variance)[:, None], earlier, before)
+        variance, width = np.minimum(width_variance, variance), 2 * width
     return before, newest
 
 
@@ -249,10 +249,10 @@ def _drift(table: _Table) -> tuple[Records, Floats]:
     slope = _middle(slopes, np.isfinite(slopes))
     centred = np.nan_to_num(table.at - np.nanmean(table.at, axis=1)[:, None])
     weights = centred / np.maximum((centred**2).sum(axis=1), 1e-12)[:, None]
-    rest = table.value - slope[:, None] * centred
-    away = np.abs(rest - _middle(rest, table.there)[:, None])
-    own = table.own_scatter(table.scales_moved(rest).sum(axis=1), n - 1)
-    sd = _SLOPE_SD * np.sqrt(np.maximum(table.variance(weights), _LEAST_SD**2 / 1e4)) * own
+    detrended = table.value - slope[:, None] * centred
+    away = np.abs(detrended - _middle(detrended, table.there)[:, None])
+    own_scatter = table.own_scatter(table.scales_moved(detrended).sum(axis=1), n - 1)
+    sd = _SLOPE_SD * np.sqrt(np.maximum(table.variance(weights), _LEAST_SD**2 / 1e4)) * own_scatter
     freedom = table.noise.freedom * np.maximum(1, np.floor(_DRIFT_BREAKS * n) + 1)
     p = np.where(enough, np.minimum(1.0, 2 * upper_tail(np.abs(slope) / sd, freedom)), 1.0)
     misfit = np.where(enough, np.nanmean(away, axis=1), np.nan)
@@ -575,7 +575,7 @@ def _searched(sat: Sittings, noise: Noise, tests: int) -> Records:
     """Every series, then the parts before and after its step, and theirs: a series may have several steps."""
     several = np.flatnonzero(sat.per_series >= 2)
     first, size = sat.first[several], sat.per_series[several]
-    found = []
+    segments_found = []
     value = np.append(sat.value, 0.0)
     for _ in range(_ROUNDS):
         # Sittings that lie together have no step of a size that matters.
@@ -583,14 +583,14 @@ def _searched(sat: Sittings, noise: Noise, tests: int) -> Records:
         span = np.maximum.reduceat(value, edges)[::2] - np.minimum.reduceat(value, edges)[::2] if len(edges) else size
         far = span >= RELEVANT
         segments = search(sat, noise, first[far], size[far])
-        found.append(segments)
+        segments_found.append(segments)
         q = discoveries(segments["step"]["p"], tests)
         relevant = (q <= RATE) & (np.abs(segments["step"]["effect"]) >= RELEVANT)
         parted = segments[relevant & ~segments["is_line"]]
         first = np.concatenate([parted["first"], parted["first"] + parted["split"]])
         size = np.concatenate([parted["split"], parted["size"] - parted["split"]])
         first, size = first[size >= 2], size[size >= 2]
-    return np.concatenate(found)
+    return np.concatenate(segments_found)
 
 
 def _another(noise: Noise) -> float:

@@ -539,22 +539,22 @@ class Judgement:
         keys: dict[str, list[str]] = {}
         for gpu, name in names_of(gpus).items():
             keys.setdefault(name, []).append(gpu)
-        found: dict[str, tuple[Verdict, ...]] = {}
-        for one in self.rows:
-            for name in one.gpus if batches or one.level not in ACROSS_NODES else ():
+        of_keys: dict[str, tuple[Verdict, ...]] = {}
+        for verdict in self.rows:
+            for name in verdict.gpus if batches or verdict.level not in ACROSS_NODES else ():
                 for key in keys.get(name, ()):
-                    found[key] = (*found.get(key, ()), one)
+                    of_keys[key] = (*of_keys.get(key, ()), verdict)
         # That its node loses GPUs says less about a GPU than any other finding does.
-        return {key: tuple(sorted(rows, key=lambda row: row.kind is Kind.LOSES)) for key, rows in found.items()}
+        return {key: tuple(sorted(rows, key=lambda row: row.kind is Kind.LOSES)) for key, rows in of_keys.items()}
 
     def worst(self, gpus: pl.DataFrame) -> pl.Series:
         """The worst finding about each GPU or its node, as `hot, confirmed`; NO_FINDING without one, null where no GPU
         could be judged. `gpus`: of `Probed`, or with the columns `gpu` and `name`."""
         import polars as pl
 
-        named = {gpu: f"{own[0].kind}, {own[0].state}" for gpu, own in self.by_key(gpus).items()}
+        findings = {gpu: f"{verdicts[0].kind}, {verdicts[0].state}" for gpu, verdicts in self.by_key(gpus).items()}
         without = NO_FINDING if self.gpus else None
-        return pl.Series("finding", [named.get(gpu, without) for gpu in gpus["gpu"].to_list()], dtype=pl.String)
+        return pl.Series("finding", [findings.get(gpu, without) for gpu in gpus["gpu"].to_list()], dtype=pl.String)
 
 
 # -- faults that were put into simulated GPUs ----------------------------------------------------------------------

@@ -134,9 +134,9 @@ def _scored(watch: State, expected: Noise) -> dict[str, Any]:
     runs, gap = len(watch["values"]), (watch["began_s"] - watch["ended_s"]) / _DAY_S
     warmth = math.nan if watch["present_warmth"] is None else watch["present_warmth"]
     usual = 0.8 + 0.6 / max(expected.freedom - 1, 0.5)  # about the mean size of t
-    own = (PRIOR_SITTINGS * usual + watch["scatter"]) / ((PRIOR_SITTINGS + watch["weight"]) * usual)
+    own_scatter = (PRIOR_SITTINGS * usual + watch["scatter"]) / ((PRIOR_SITTINGS + watch["weight"]) * usual)
     # The level is surer than one sitting where many are in it, but it may have wandered since.
-    scale = max(1.0, own) * math.sqrt(_WANDERED + (1 - _WANDERED) / watch["n"])
+    scale = max(1.0, own_scatter) * math.sqrt(_WANDERED + (1 - _WANDERED) / watch["n"])
     scale *= math.sqrt(expected.difference(gap, runs, math.inf) * expected.roughness(warmth))
     freedom = min(expected.freedom, _FREEDOM)
     nearest = max(low, 0.0) + min(high, 0.0)  # the side of the middle that is nearest to the level
@@ -237,9 +237,9 @@ def known(
     """
     identities = store.collect(store.scan("gpus").select("gpu", *_OF_GPU, "first_seen").sort("first_seen"))
     last = identities.group_by("gpu").agg(pl.col(name).drop_nulls().last() for name in _OF_GPU)
-    mine = last.filter(pl.col("gpu").is_in(list(gpus)))
-    models = mine["model"].drop_nulls().unique().to_list()
-    peers = last.filter(pl.col("model").is_in(models) | pl.col("gpu").is_in(list(gpus))) if peers_too else mine
+    chosen = last.filter(pl.col("gpu").is_in(list(gpus)))
+    models = chosen["model"].drop_nulls().unique().to_list()
+    peers = last.filter(pl.col("model").is_in(models) | pl.col("gpu").is_in(list(gpus))) if peers_too else chosen
     keys = peers["gpu"].to_list()
     runs = _runs(store, peers, workloads, leave_out)
     dated = runs.filter(pl.col("gpu").is_in(list(gpus)) & pl.col("began").is_not_null()).sort("began")
@@ -267,7 +267,7 @@ def known(
                 spread=figure.levels.again if figure.levels.between_known else None,
                 past=past.get((keys[gpu], figure.workload), ()),
             )
-    placed = mine.drop_nulls(["node", "slot"]).select("gpu", pl.format("{}/{}", "node", "slot"))
+    placed = chosen.drop_nulls(["node", "slot"]).select("gpu", pl.format("{}/{}", "node", "slot"))
     return Known(dict(placed.iter_rows()), levels, findings(store, gpus), usual, unjudged(store, gpus))
 
 
