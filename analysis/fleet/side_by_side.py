@@ -237,18 +237,18 @@ def side_by_side(campaign: Probed) -> pl.DataFrame:
     """
     keys = campaign.gpus["gpu"].to_list()
     runs = dated(campaign)
-    measured = {column_of(shown.channel) for shown in MEASURED}
+    measured = {column_of(measure.channel) for measure in MEASURED}
     needed = {"workload", "model", "gpu", "gpu_no", "began", *measured}
     runs = with_gpu_numbers(runs.select(name for name in runs.columns if name in needed), keys)
 
-    def stood(shown: Shown) -> list[Figure]:
-        return figures_of(runs.drop(measured - {column_of(shown.channel)}), len(keys), channel=shown.channel)
+    def stood(measure: Shown) -> list[Figure]:
+        return figures_of(runs.drop(measured - {column_of(measure.channel)}), len(keys), channel=measure.channel)
 
     parts: dict[tuple[str, str | None], list[tuple[Shown, Figure]]] = {}
     with ThreadPoolExecutor(len(MEASURED)) as pool:  # of a large fleet each takes as long as reading all of them
-        for shown, figures in zip(MEASURED, pool.map(stood, MEASURED), strict=True):
+        for measure, figures in zip(MEASURED, pool.map(stood, MEASURED), strict=True):
             for figure in figures:
-                parts.setdefault((figure.workload, figure.model), []).append((shown, figure))
+                parts.setdefault((figure.workload, figure.model), []).append((measure, figure))
     frames = [_rows(workload, figures, keys) for (workload, _), figures in parts.items()]
     if not frames:
         frames = [_rows("", [], keys)]
@@ -287,9 +287,9 @@ def _rows(workload: str, figures: Sequence[tuple[Shown, Figure]], keys: Sequence
     on = np.flatnonzero(is_measured)
     columns: dict[str, object] = {"workload": [workload] * len(on), "gpu": [keys[gpu] for gpu in on.tolist()]}
     n = sittings = np.zeros(len(on), dtype=np.int64)
-    for shown in MEASURED:
-        figure_of = next((figure for column, figure in figures if column is shown), None)
-        ratio = shown.channel is None or shown.channel.log
+    for measure in MEASURED:
+        figure_of = next((figure for column, figure in figures if column is measure), None)
+        ratio = measure.channel is None or measure.channel.log
         if figure_of is not None:
             n, sittings = np.maximum(n, figure_of.levels.runs[on]), np.maximum(sittings, figure_of.levels.sittings[on])
         for end, side in (("", 0), ("_low", -1), ("_high", 1)):
@@ -298,7 +298,7 @@ def _rows(workload: str, figures: Sequence[tuple[Shown, Figure]], keys: Sequence
                 beyond = side * figure_of.half[on] if side else 0.0
                 x, off = figure_of.levels.level[on] + beyond, figure_of.effect[on] + beyond
                 value, apart = (np.exp(x), 100 * np.expm1(off)) if ratio else (x, off)
-            columns[f"{shown.name}{end}"], columns[f"{shown.apart}{end}"] = value, apart
+            columns[f"{measure.name}{end}"], columns[f"{measure.apart}{end}"] = value, apart
     columns |= {"n": n, "sittings": sittings}
     frame = pl.DataFrame(columns, schema_overrides={"workload": pl.String, "gpu": pl.String})
     return frame.with_columns(pl.col(pl.Float64).fill_nan(None))
@@ -321,15 +321,15 @@ def by_place(beside: pl.DataFrame, level: str, columns: Sequence[str] = PLACED) 
     Columns: workload, place, n (GPUs), and of each of `columns` the list of its `QUANTILES`; null where it is not known
     of any of these GPUs.
     """
-    placed = beside.filter(pl.col(level).is_not_null()).with_columns(pl.col(level).alias("place"))
-    order = placed["workload"].unique(maintain_order=True)
+    at_places = beside.filter(pl.col(level).is_not_null()).with_columns(pl.col(level).alias("place"))
+    order = at_places["workload"].unique(maintain_order=True)
 
     def quantiles(name: str) -> pl.Expr:
         has_values = pl.col(name).count() > 0
         list_of_quantiles = pl.concat_list(pl.col(name).quantile(at, "linear") for at in QUANTILES)
         return pl.when(has_values).then(list_of_quantiles).alias(name)
 
-    rows = placed.group_by("workload", "place").agg(pl.len().alias("n"), *(quantiles(name) for name in columns))
+    rows = at_places.group_by("workload", "place").agg(pl.len().alias("n"), *(quantiles(name) for name in columns))
     ranks = {str(probe): rank for rank, probe in enumerate(order)}
     return rows.sort(
         pl.col("workload").replace_strict(ranks, return_dtype=pl.Int64),

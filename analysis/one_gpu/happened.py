@@ -144,8 +144,8 @@ _FEW = 8  # fewer readings tell nothing of how often they come
 _LONG = 5.0  # usual times between two readings, from which on it is a gap
 _SHORTEST_S = 120.0  # but no gap is shorter
 _MINUTE_S = 60.0
-_SHOWN = tuple(one for one in CLOCK_EVENTS if one.name != "idle")
-_COUNTERS = tuple(one.counter for one in _SHOWN if one.counter is not None)
+_SHOWN = tuple(reason for reason in CLOCK_EVENTS if reason.name != "idle")
+_COUNTERS = tuple(reason.counter for reason in _SHOWN if reason.counter is not None)
 
 
 @dataclass(frozen=True)
