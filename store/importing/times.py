@@ -103,19 +103,19 @@ def add_instants(frame: pl.DataFrame, name: str, time_zone: str) -> pl.DataFrame
     text = pl.when(text.str.contains(_CIVIL)).then(text.str.replace(",", ".", literal=True))
     clock = text.str.replace(f"{_OFFSET}$", "").str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="ns", strict=False)
     zone = text.str.extract(f"({_OFFSET})$", 1).str.replace("Z", "+0000").str.replace(":", "")
-    frame = frame.with_columns(clock.alias("=clock"), zone.alias("=zone"))
+    frame = frame.with_columns(clock.alias("=clock"))  # one after the other, as each takes memory
+    frame = frame.with_columns(zone.alias("=zone"))
     clock, zone = pl.col("=clock"), pl.col("=zone")
     seconds = zone.str.slice(1, 2).cast(pl.Int64) * 3600 + zone.str.slice(3, 2).cast(pl.Int64) * 60
     zoned = clock.cast(pl.Int64) - pl.when(zone.str.starts_with("-")).then(-seconds).otherwise(seconds) * NS
+    frame = frame.with_columns((clock.is_not_null() & zone.is_null()).alias(LOCAL))
+    frame = frame.with_columns(pl.coalesce(EARLY, zoned).alias(EARLY)).drop("=zone")
     try:
-        frame = frame.with_columns(
-            (clock.is_not_null() & zone.is_null()).alias(LOCAL),
-            pl.coalesce(EARLY, zoned, _in_utc(clock, time_zone, "earliest")).alias(EARLY),
-            pl.coalesce(EARLY, zoned, _in_utc(clock, time_zone, "latest")).alias(LATE),
-        )
+        frame = frame.with_columns(pl.coalesce(EARLY, _in_utc(clock, time_zone, "latest")).alias(LATE))
+        frame = frame.with_columns(pl.coalesce(EARLY, _in_utc(clock, time_zone, "earliest")).alias(EARLY))
     except pl.exceptions.ComputeError as error:  # `localtime` and the like, which Python knows and Polars does not
         raise InputError(_NO_ZONE.format(time_zone)) from error
-    return frame.drop("=clock", "=zone")
+    return frame.drop("=clock")
 
 
 def _went_back() -> pl.Expr:

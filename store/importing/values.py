@@ -36,6 +36,7 @@ _CANDIDATES = (_TIME["s"], _TIME["ms"], _TIME["us"], _TIME["ns"])
 _AGREES = 0.05  # kernel start times agree with the mean kernel to 0.2 % in the published files
 _ITERATIONS, _SHORTEST_S = (10, 100_000), 1.0  # of a training
 _KERNELS = ("kern_min_start", "kern_max_start", "num_kerns")
+_SAMPLE = 1000  # texts by which the usual label is known
 _POINT = "write numbers with a decimal point, not a decimal comma, and nothing between thousands (1234.5)"
 
 
@@ -178,19 +179,27 @@ def _plain(bound: Bound) -> pl.Expr:
 def _split_labels(sheet: Sheet, bound: Bound) -> None:
     """Read numbers with a text behind them (`46.19 W`): `parsed(meaning)` gets the number, `_LABEL` the text.
 
-    In a last line that does not end, the unit may be cut off: a bare number there counts for nothing.
+    The first rows tell which text is usual: the others are few, and are read by a pattern, which is slow. In a last
+    line that does not end, the unit may be cut off: a bare number there counts for nothing.
     """
-    value, column = pl.col(parsed(bound.meaning)), parsed(bound.meaning)
-    parts = pl.col(bound.column).str.extract_groups(_LABELLED).struct
-    number = parts[0].cast(pl.Float64)
-    beside = ~pl.col(missing(bound.meaning)) & value.is_null() & number.is_finite()
-    sheet.frame = sheet.frame.with_columns(
-        pl.when(beside).then(number).otherwise(value).alias(column),
-        pl.when(beside).then(parts[1].str.strip_chars()).alias(_LABEL),
-    )
+    text, column = pl.col(bound.column), parsed(bound.meaning)
+    odd = ~pl.col(missing(bound.meaning)) & pl.col(column).is_null()
+    sample = sheet.frame.lazy().filter(odd).select(text).head(_SAMPLE).collect().to_series()
+    labels = sample.str.extract(_LABELLED, 2).str.strip_chars().drop_nulls()
+    usual = labels.mode().sort()[0] if len(labels) else "W"
+    plain = text.str.strip_suffix(usual).str.strip_chars_end(" \u00a0").cast(pl.Float64, strict=False)
+    parts = text.str.extract_groups(_LABELLED).struct
+    sheet.frame = sheet.frame.with_columns(pl.lit(None, pl.String).alias(_LABEL))
+    for number, label in ((plain, pl.lit(usual)), (parts[0].cast(pl.Float64), parts[1].str.strip_chars())):
+        if sheet.counts(odd)[0]:
+            is_read = odd & number.is_finite()
+            sheet.frame = sheet.frame.with_columns(
+                pl.when(is_read).then(number).otherwise(column).alias(column),
+                pl.when(is_read).then(label).otherwise(_LABEL).alias(_LABEL),
+            )
     if sheet.unfinished and sheet.frame[_LABEL].count():
         whole = (pl.col(LINE) != sheet.unfinished) | pl.col(_LABEL).is_not_null()
-        sheet.frame = sheet.frame.with_columns(pl.when(whole).then(value).alias(column))
+        sheet.frame = sheet.frame.with_columns(pl.when(whole).then(column).alias(column))
 
 
 def _convert(sheet: Sheet, bound: Bound, *, believed: int) -> None:
