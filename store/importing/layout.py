@@ -28,7 +28,6 @@ from .options import Options, typed
 from .units import DIFFERENCE, UNITS, Unit, find, named, split_label
 
 METRIC_KINDS = ("number", "hex", "pstate")
-_CAPITAL = re.compile("^(.*[a-z0-9])([A-Z][A-Za-z]{0,2})$")
 _MEANINGS = {
     "runs": RUN_MEANINGS, "telemetry": TELEMETRY_MEANINGS, "jobs": JOB_MEANINGS, "timelines": TIMELINE_MEANINGS,
     "node_power": NODE_MEANINGS,
@@ -175,8 +174,6 @@ def _mapped(options: Options, mapped: set[str], by_kind: Mapping[str, dict[str, 
 
 
 def _unrecognised(sheet: Sheet) -> InputError:
-    if [name.lower() for name in sheet.names] == ["timestamp"]:
-        return InputError(f"{sheet.file} has only time stamps (no metric, no duration): nothing to import")
     if any(re.match("[0-9]{4}", name) for name in sheet.names):
         return headless(sheet.file, sheet.names)
     return InputError(
@@ -249,10 +246,8 @@ def _by_other_name(name: str) -> Meaning | None:
 
 
 def unit_behind(name: str, meaning: Meaning) -> str:
-    """The unit at the end: `perf_s` is in s, `DurationNs` in ns. "" if there is none (`perf_min` is a minimum)."""
+    """The unit at the end: `perf_s` is in s. "" if there is none (`perf_min` is a minimum)."""
     base, _, unit = name.rpartition("_")
-    if not base and (match := _CAPITAL.match(name)):
-        base, unit = match.groups()
     return unit if base and unit.lower() != "min" and meaning.dimension and find(unit, meaning.dimension) else ""
 
 
