@@ -160,6 +160,11 @@ def test_a_faulty_gpu_has_a_verdict(errors: str, number: int | None, words: str,
     ]
 
 
+def test_errors_below_zero_are_wrong_results_also_without_a_verdict(tmp_path: Path, store: Store) -> None:
+    import_file(store, _log(tmp_path, _burn("-5").partition("\nTested")[0]), Options())
+    assert _rows(store, "select kind, right(gpu, 1), n from events") == [("wrong_result", "5", None)]
+
+
 def test_what_happened_without_a_time_did_so_when_the_file_was_last_changed(tmp_path: Path, store: Store) -> None:
     text = "".join(line for line in _burn("7").splitlines(keepends=True) if "Summary" not in line)
     path = _log(tmp_path, text)
