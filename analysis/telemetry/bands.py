@@ -82,8 +82,8 @@ class Bands:
         """Half the 95 % interval of the share of all GPUs that lies below the median of a sample, percentage points."""
         if self.taken >= self.asked or not self.seen:
             return 0.0
-        left = (self.asked - self.taken) / (self.asked - 1)
-        return 196 * float(np.sqrt(0.25 / self.seen * left))
+        share_unread = (self.asked - self.taken) / (self.asked - 1)
+        return 196 * float(np.sqrt(0.25 / self.seen * share_unread))
 
 
 def sample(keys: Sequence[Key], most: int = SAMPLE) -> tuple[Key, ...]:
@@ -99,113 +99,122 @@ def bands(store: Store, keys: Sequence[Key], metrics: Sequence[str], since: int,
 
     Where they have too many readings, of some of them. Raises QueryError for an unknown metric.
     """
-    named = [shown(name) for name in metrics]
-    some = list(read(store, keys[:: max(1, len(keys) // _LOOKED_AT)], metrics, since, until))
-    steps = [series.step_ns for own in some for series in own.series.values()]
+    chosen = [shown(name) for name in metrics]
+    looked_at = list(read(store, keys[:: max(1, len(keys) // _LOOKED_AT)], metrics, since, until))
+    steps = [series.step_ns for gpu_read in looked_at for series in gpu_read.series.values()]
     usual = max((step for step in steps if step is not None), default=0)
-    each = max((len(series.ts) for own in some for series in own.series.values()), default=0)
-    keys = sample(keys, max(_FEWEST, _ROWS // max(each, 1)))
+    most_readings = max((len(series.ts) for gpu_read in looked_at for series in gpu_read.series.values()), default=0)
+    keys = sample(keys, max(_FEWEST, _ROWS // max(most_readings, 1)))
     width = max((until - since) // _STRETCHES, int(_STEPS * usual), 1)
     first = since // width
     stretches = np.arange(first, max(first + 1, -(-until // width)))
-    rows = _of_stretches(store, keys, named, since, until, width)
+    rows = _of_stretches(store, keys, chosen, since, until, width)
     place = {key: at for at, key in enumerate(keys)}
     gpu = np.array([place[key] for key in rows.select("cluster", "gpu").rows()], np.intp)
     at = rows["stretch"].to_numpy() - first
 
     def table(column: str) -> Floats:
         """A column as an array (GPUs, stretches)."""
-        found = np.full((len(keys), len(stretches)), np.nan)
-        found[gpu, at] = rows[column].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-        return found
+        of_metrics = np.full((len(keys), len(stretches)), np.nan)
+        of_metrics[gpu, at] = rows[column].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        return of_metrics
 
-    found, shares = [], []
-    for one in named:
-        if one.kind == "mask":
-            shares += _shares(table(f"{one.name}_any"))
+    of_metrics, shares = [], []
+    for metric in chosen:
+        if metric.kind == "mask":
+            shares += _shares(table(f"{metric.name}_any"))
         else:
-            found.append(_band(one, table, keys))
-    seen = len(np.unique(gpu))
+            of_metrics.append(_band(metric, table, keys))
+    gpus_read = len(np.unique(gpu))
     middles = stretches * width + width // 2
     return Bands(
-        since, until, width, middles, tuple(found), tuple(shares), asked, len(keys), seen, int(rows["n"].sum())
+        since,
+        until,
+        width,
+        middles,
+        tuple(of_metrics),
+        tuple(shares),
+        asked,
+        len(keys),
+        gpus_read,
+        int(rows["n"].sum()),
     )
 
 
 def _of_stretches(
-    store: Store, keys: Sequence[Key], named: Sequence[Shown], since: int, until: int, width: int
+    store: Store, keys: Sequence[Key], metrics: Sequence[Shown], since: int, until: int, width: int
 ) -> pl.DataFrame:
     """One row for each GPU and stretch."""
     pruned = bool(store.files("telemetry_minutes"))
-    parts = [part for one in named for part in _of_stretch(one, pruned=pruned)]
+    parts = [part for metric in metrics for part in _of_stretch(metric, pruned=pruned)]
     at = f"epoch_ns(ts) + CASE WHEN n > 1 THEN {MINUTE_NS // 2} ELSE 0 END" if pruned else "epoch_ns(ts)"
     table, counted = ("history", "sum(n)") if pruned else ("telemetry", "count(*)")
-    found = []
+    frames = []
     for cluster in dict.fromkeys(cluster for cluster, _ in keys):
-        gpus = [gpu for of, gpu in keys if of == cluster]
-        found.append(
+        gpus = [gpu for of_cluster, gpu in keys if of_cluster == cluster]
+        frames.append(
             store.sql(
                 f"SELECT cluster, gpu, ({at}) // '{width}'::BIGINT AS stretch, {counted} AS n, {', '.join(parts)} "
                 f"FROM {table} WHERE {these(cluster, gpus)} AND ts >= {in_sql(since)} "
                 f"AND ts < {in_sql(until)} GROUP BY cluster, gpu, stretch"
             ).polars()
         )
-    return pl.concat(found)
+    return pl.concat(frames)
 
 
-def _of_stretch(one: Shown, *, pruned: bool) -> list[str]:
-    name = one.name
-    if one.kind == "mask":
+def _of_stretch(metric: Shown, *, pruned: bool) -> list[str]:
+    name = metric.name
+    if metric.kind == "mask":
         return [f"bit_or({name}) AS {name}_any"]
-    if one.kind == "counter":
+    if metric.kind == "counter":
         first = f"{name}_first" if pruned else name
-        known = f"FILTER (WHERE {first} IS NOT NULL)"
-        return [f"arg_min({first}, ts) AS {name}_first", f"epoch_ns(min(ts) {known}) AS {name}_at"]
+        is_known = f"FILTER (WHERE {first} IS NOT NULL)"
+        return [f"arg_min({first}, ts) AS {name}_first", f"epoch_ns(min(ts) {is_known}) AS {name}_at"]
     if pruned:
         mean = f"sum({name}_mean * n) / sum(n) FILTER (WHERE {name}_mean IS NOT NULL)"
         return [f"{mean} AS {name}_mean", f"min({name}_min) AS {name}_min", f"max({name}_max) AS {name}_max"]
     return [f"avg({name}) AS {name}_mean", f"min({name}) AS {name}_min", f"max({name}) AS {name}_max"]
 
 
-def _band(one: Shown, table: Any, keys: Sequence[Key]) -> Band:
-    if one.kind == "counter":
-        first, when = table(f"{one.name}_first"), table(f"{one.name}_at")
+def _band(metric: Shown, table: Any, keys: Sequence[Key]) -> Band:
+    if metric.kind == "counter":
+        first, read_at = table(f"{metric.name}_first"), table(f"{metric.name}_at")
         mean = np.full(first.shape, np.nan)
         grown = np.diff(first, axis=1)
-        mean[:, :-1] = np.where(grown >= 0, grown, np.nan) / (np.diff(when, axis=1) / 1e9)
+        mean[:, :-1] = np.where(grown >= 0, grown, np.nan) / (np.diff(read_at, axis=1) / 1e9)
         low = high = mean
     else:
-        mean, low, high = (table(f"{one.name}_{part}") for part in ("mean", "min", "max"))
-    known = ~np.isnan(mean)
+        mean, low, high = (table(f"{metric.name}_{part}") for part in ("mean", "min", "max"))
+    is_read = ~np.isnan(mean)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a stretch in which nothing was read is NaN
-        levels = np.nanquantile(mean, LEVELS, axis=0) * one.factor
-        least, most = np.nanmin(low, axis=0) * one.factor, np.nanmax(high, axis=0) * one.factor
-    far = _far(mean * one.factor, known, levels[2], keys)
-    return Band(one.name, levels, least, most, np.count_nonzero(known, axis=0), far)
+        levels = np.nanquantile(mean, LEVELS, axis=0) * metric.factor
+        least, most = np.nanmin(low, axis=0) * metric.factor, np.nanmax(high, axis=0) * metric.factor
+    far = _far(mean * metric.factor, is_read, levels[2], keys)
+    return Band(metric.name, levels, least, most, np.count_nonzero(is_read, axis=0), far)
 
 
-def _far(mean: Floats, known: Bools, median: Floats, keys: Sequence[Key]) -> tuple[tuple[Key, float], ...]:
+def _far(mean: Floats, is_read: Bools, median: Floats, keys: Sequence[Key]) -> tuple[tuple[Key, float], ...]:
     """The GPUs whose mean distance from the median is far from that of the others, by the median deviation."""
-    seen = np.flatnonzero(known.any(axis=1))
-    if len(seen) < _LEAST:
+    rows = np.flatnonzero(is_read.any(axis=1))
+    if len(rows) < _LEAST:
         return ()
-    apart = np.nanmean(mean[seen] - median, axis=1)
+    apart = np.nanmean(mean[rows] - median, axis=1)
     off = np.abs(apart - np.median(apart))
     usual = 1.4826 * float(np.median(off))
     least = max(_FAR * usual, _RELEVANT * abs(float(np.nanmean(median))))
     far = np.argsort(-off)[:_MOST_FAR]
-    return tuple((keys[seen[one]], float(apart[one])) for one in far.tolist() if off[one] > least)
+    return tuple((keys[rows[place]], float(apart[place])) for place in far.tolist() if off[place] > least)
 
 
 def _shares(bits: Floats) -> list[Share]:
-    known = ~np.isnan(bits)
-    whole = np.where(known, bits, 0).astype(np.int64)
-    n = np.count_nonzero(known, axis=0)
-    found = []
+    is_read = ~np.isnan(bits)
+    reasons = np.where(is_read, bits, 0).astype(np.int64)
+    n = np.count_nonzero(is_read, axis=0)
+    shares = []
     for reason in CLOCK_EVENTS:
-        if reason.bit is not None and (whole & reason.bit).any():
-            held = np.count_nonzero(whole & reason.bit, axis=0)
+        if reason.bit is not None and (reasons & reason.bit).any():
+            held = np.count_nonzero(reasons & reason.bit, axis=0)
             percent = np.divide(100.0 * held, n, out=np.full(len(n), np.nan), where=n > 0)
-            found.append(Share(reason.name, percent))
-    return found
+            shares.append(Share(reason.name, percent))
+    return shares

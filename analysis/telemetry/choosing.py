@@ -69,21 +69,21 @@ def boards(store: Store) -> Boards:
     frames = (store.sql(query).polars() for query in (_GPUS, _INSTANCES))
     # Of one node, a longer name has the higher number.
     order = [*by_number("cluster", "node"), pl.col("name").str.len_bytes(), pl.col("name", "gpu")]
-    every, parts = (tuple(Board(*row) for row in one.sort(order, nulls_last=True).rows()) for one in frames)
-    found = Boards(every, parts, clusters=tuple(dict.fromkeys(one.cluster for one in every)))
-    for one in (*every, *parts):
-        for name in dict.fromkeys((one.name, one.gpu)):
-            found.by_name.setdefault(name, []).append(one)
-    for one in every:
-        if one.node is not None:
-            found.by_node.setdefault(one.node, []).append(one)
-        if one.cabinet is not None:
-            found.by_cabinet.setdefault(one.cabinet, []).append(one)
-    return found
+    gpus, instances = (tuple(Board(*row) for row in board.sort(order, nulls_last=True).rows()) for board in frames)
+    fleet = Boards(gpus, instances, clusters=tuple(dict.fromkeys(board.cluster for board in gpus)))
+    for board in (*gpus, *instances):
+        for name in dict.fromkeys((board.name, board.gpu)):
+            fleet.by_name.setdefault(name, []).append(board)
+    for board in gpus:
+        if board.node is not None:
+            fleet.by_node.setdefault(board.node, []).append(board)
+        if board.cabinet is not None:
+            fleet.by_cabinet.setdefault(board.cabinet, []).append(board)
+    return fleet
 
 
 def choose(
-    known: Boards,
+    fleet: Boards,
     *,
     cluster: str | None = None,
     gpus: Sequence[str] = (),
@@ -91,36 +91,36 @@ def choose(
     cabinets: Sequence[str] = (),
 ) -> Chosen:
     """The GPUs of these names or keys, nodes and cabinets; all where none is named. `cluster`: only of this one."""
-    asked = [(known.by_name, gpus, "GPU "), (known.by_node, nodes, "node "), (known.by_cabinet, cabinets, "cabinet ")]
-    unknown = [] if cluster is None or cluster in known.clusters else [f"cluster {cluster}"]
+    choices = [(fleet.by_name, gpus, "GPU "), (fleet.by_node, nodes, "node "), (fleet.by_cabinet, cabinets, "cabinet ")]
+    unknown = [] if cluster is None or cluster in fleet.clusters else [f"cluster {cluster}"]
 
-    def here(some: Iterable[Board]) -> list[Board]:
-        return [one for one in some if cluster is None or one.cluster == cluster]
+    def here(boards_of: Iterable[Board]) -> list[Board]:
+        return [board for board in boards_of if cluster is None or board.cluster == cluster]
 
-    found: dict[Board, None] = {}
-    for by, names, what in asked:
+    chosen: dict[Board, None] = {}
+    for by, names, noun in choices:
         for name in names:
-            own = here(by.get(name, ()))
-            found |= dict.fromkeys(own)
-            if not own:
-                unknown.append(f"{what}{name}")
-    everything = not any(names for _, names, _ in asked)
+            matches = here(by.get(name, ()))
+            chosen |= dict.fromkeys(matches)
+            if not matches:
+                unknown.append(f"{noun}{name}")
+    everything = not any(names for _, names, _ in choices)
     if everything:
-        found = dict.fromkeys(here(known.all))
-    return Chosen(tuple(found), everything, cluster, tuple(unknown))
+        chosen = dict.fromkeys(here(fleet.all))
+    return Chosen(tuple(chosen), everything, cluster, tuple(unknown))
 
 
-def matching(known: Boards, text: str, most: int) -> tuple[list[str], list[str], list[str]]:
+def matching(fleet: Boards, text: str, most: int) -> tuple[list[str], list[str], list[str]]:
     """Cabinets, nodes and names of GPUs that have these letters in them, those that begin with them first; `most` of
     each."""
     letters = text.strip().lower()
 
-    def some(names: Iterable[str]) -> list[str]:
-        found = [name for name in names if letters in name.lower()]
+    def first_with(names: Iterable[str]) -> list[str]:
+        matches = [name for name in names if letters in name.lower()]
         if letters:
-            found.sort(key=lambda name: not name.lower().startswith(letters))
-        return found[:most]
+            matches.sort(key=lambda name: not name.lower().startswith(letters))
+        return matches[:most]
 
-    names = some(dict.fromkeys(board.name for board in (*known.all, *known.instances)))
-    by_key = (board.name for board in known.all if letters and board.gpu.lower().startswith(letters))
-    return some(known.by_cabinet), some(known.by_node), list(dict.fromkeys((*names, *by_key)))[:most]
+    names = first_with(dict.fromkeys(board.name for board in (*fleet.all, *fleet.instances)))
+    by_key = (board.name for board in fleet.all if letters and board.gpu.lower().startswith(letters))
+    return first_with(fleet.by_cabinet), first_with(fleet.by_node), list(dict.fromkeys((*names, *by_key)))[:most]

@@ -79,11 +79,11 @@ def newest_readings(store: Store, which: Which, metrics: Sequence[str], most: in
 def last_hour(store: Store, keys: Sequence[Key], first: int, last: int) -> int:
     """When the readings of the hour before `last` begin, as these GPUs have them, and a little before. `first`: when
     the first reading of all was."""
-    since, begun = last - LENGTHS["hour"], first
+    since, began = last - LENGTHS["hour"], first
     if first <= since:
         query = f"SELECT epoch_ns(min(ts)) FROM telemetry WHERE ({of(keys)}) AND ts >= {in_sql(since)}"
-        ((begun,),) = store.sql(query).polars().rows()
-    return since if begun is None else max(since, begun - (last - begun) // _BEFORE)
+        ((began,),) = store.sql(query).polars().rows()
+    return since if began is None else max(since, began - (last - began) // _BEFORE)
 
 
 def meant(first: int, last: int, since: int | None, until: int | None) -> Range:
@@ -93,18 +93,19 @@ def meant(first: int, last: int, since: int | None, until: int | None) -> Range:
     first and the last reading were, where the range has none.
     """
     end = last + SECOND
-    asked = Range(since if since is not None else max(first, (until or end) - LENGTHS["hour"]), until or end)
-    if asked.since >= asked.until or asked.since > last or asked.until <= first:
-        which = f"from {written(asked.since)} to {written(asked.until)}" if until else f"after {written(asked.since)}"
+    question = Range(since if since is not None else max(first, (until or end) - LENGTHS["hour"]), until or end)
+    if question.since >= question.until or question.since > last or question.until <= first:
+        since_text, until_text = written(question.since), written(question.until)
+        which = f"from {since_text} to {until_text}" if until else f"after {since_text}"
         raise QueryError(
             f"These GPUs have no reading {which}: their first one is of {written(first)}, the last one of "
             f"{written(last)} (UTC)."
         )
-    cut = Range(max(asked.since, first - SECOND), min(asked.until, end))
-    if since is not None and asked.until - asked.since > _FAR * (cut.until - cut.since):
+    cut = Range(max(question.since, first - SECOND), min(question.until, end))
+    if since is not None and question.until - question.since > _FAR * (cut.until - cut.since):
         says = f"These GPUs have readings from {written(first)} to {written(last)} (UTC): only that is shown."
         return Range(cut.since, cut.until, says)
-    return asked
+    return question
 
 
 def before(last: int, length: str) -> int:
@@ -114,6 +115,6 @@ def before(last: int, length: str) -> int:
 
 def written(at: int, *, fine: bool = False) -> str:
     """A time for people, to the second, or `fine` to the millisecond."""
-    whole, rest = divmod(at, SECOND)
-    text = datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return text + (f".{rest // 1_000_000:03d}" if fine else "")
+    seconds, nanoseconds = divmod(at, SECOND)
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return text + (f".{nanoseconds // 1_000_000:03d}" if fine else "")

@@ -82,7 +82,7 @@ def happened(store: Store, keys: Which, since: int, until: int, *, apart: bool) 
 
 
 def _bars(
-    store: Store, table: str, name: str, says: str, one: str, keys: Which, since: int, until: int, *,
+    store: Store, table: str, name: str, says: str, key_column: str, keys: Which, since: int, until: int, *,
     apart: bool,
 ) -> tuple[tuple[Bar, ...], int]:  # fmt: skip
     """Bars of a table, and how many there are. `one`: the column that, with the name, tells one from another."""
@@ -95,17 +95,17 @@ def _bars(
             f"cluster, NULL AS gpu, {name} AS name, min({says}) AS says, min(began) AS began, "
             f"CASE WHEN bool_and(ended IS NOT NULL) THEN max(ended) END AS ended, count(DISTINCT gpu) AS gpus"
         )
-        group = f"GROUP BY cluster, {name}, {one}"
-    found = store.sql(
+        group = f"GROUP BY cluster, {name}, {key_column}"
+    bars_found = store.sql(
         f"SELECT cluster, gpu, name, says, epoch_ns(began), epoch_ns(ended), gpus, count(*) OVER () FROM "
         f"(SELECT {rows} FROM {table} WHERE {during} AND ({of(keys)}) {group}) "
         f"ORDER BY gpus DESC, coalesce(ended, {_FOR_EVER}) - began DESC, began LIMIT {MOST}"
     ).polars()
     bars = [
-        Bar((cluster, gpu) if gpu is not None else None, what, text, start, end, gpus)
-        for cluster, gpu, what, text, start, end, gpus, _ in found.rows()
+        Bar((cluster, gpu) if gpu is not None else None, title, text, start, end, gpus)
+        for cluster, gpu, title, text, start, end, gpus, _ in bars_found.rows()
     ]
-    return tuple(sorted(bars, key=lambda bar: bar.began)), int(found[0, -1]) if len(found) else 0
+    return tuple(sorted(bars, key=lambda bar: bar.began)), int(bars_found[0, -1]) if len(bars_found) else 0
 
 
 def _marks(store: Store, keys: Which, since: int, until: int, *, apart: bool) -> tuple[tuple[Mark, ...], int]:
@@ -118,7 +118,7 @@ def _marks(store: Store, keys: Which, since: int, until: int, *, apart: bool) ->
         else "gpu IS NULL AND (cluster, node) IN (SELECT (cluster, node) FROM (SELECT cluster, last(node ORDER BY "
         f"first_seen NULLS FIRST) FILTER (node IS NOT NULL) AS node FROM gpus WHERE {of(keys)} GROUP BY cluster, gpu))"
     )
-    found = store.sql(
+    rows = store.sql(
         f"SELECT cluster, {'gpu' if apart else 'NULL AS gpu'}, kind, epoch_ns(min(ts)), arg_min(detail, ts), count(*), "
         f"(sum(count(*)) OVER ())::BIGINT FROM events WHERE ts >= {in_sql(since)} AND ts < {in_sql(until)} "
         f"AND kind NOT IN ({quiet}) AND (({of(keys)}) OR ({nodes})) "
@@ -127,6 +127,6 @@ def _marks(store: Store, keys: Which, since: int, until: int, *, apart: bool) ->
     ).polars()
     marks = [
         Mark((cluster, gpu) if gpu is not None else None, kind, at, says or "", times)
-        for cluster, gpu, kind, at, says, times, _ in found.rows()
+        for cluster, gpu, kind, at, says, times, _ in rows.rows()
     ]
-    return tuple(sorted(marks, key=lambda mark: mark.at)), int(found[0, -1]) if len(found) else 0
+    return tuple(sorted(marks, key=lambda mark: mark.at)), int(rows[0, -1]) if len(rows) else 0

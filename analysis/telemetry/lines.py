@@ -53,8 +53,8 @@ class Line:
 
     def after(self, at: int) -> Line:
         """Its points from `at` on, with the gap right before them."""
-        own = self.ts >= at - 1
-        return replace(self, ts=self.ts[own], value=self.value[own])
+        later = self.ts >= at - 1
+        return replace(self, ts=self.ts[later], value=self.value[later])
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class Lines:
     def readings(self) -> int:
         """The readings behind all lines. One reading of a GPU may tell of several metrics."""
         most: dict[Key, int] = {}
-        for one in self.lines:
-            most[one.key] = max(most.get(one.key, 0), one.readings)
+        for line in self.lines:
+            most[line.key] = max(most.get(line.key, 0), line.readings)
         return sum(most.values())
 
 
@@ -123,55 +123,60 @@ def lines(
     A few readings before and after are there too. Raises QueryError for an unknown metric, and where there are too many
     readings.
     """
-    named = [shown(name) for name in metrics]
-    drawn = [one for one in named if one.kind != "mask"]
+    chosen = [shown(name) for name in metrics]
+    drawn = [metric for metric in chosen if metric.kind != "mask"]
     most = None if width_ns else points or points_of(len(keys) * len(drawn))
     width = width_ns or _width(until - since, most or _MOST)
-    more = max(int(_MARGIN * (until - since)), MARGIN_NS)
-    found: list[Line] = []
+    margin_ns = max(int(_MARGIN * (until - since)), MARGIN_NS)
+    lines_read: list[Line] = []
     reasons: list[Span] = []
     marks: list[Span] = []
     pruned = []
-    for own in read(store, keys, metrics, since, until, margin_ns=more):
-        for one in drawn:
-            series = own.series[one.name]
+    for gpu_read in read(store, keys, metrics, since, until, margin_ns=margin_ns):
+        for metric in drawn:
+            series = gpu_read.series[metric.name]
             ts, value = reduced(series, width, most, max(1, width // PER_STRETCH))
-            found.append(Line(own.key, one.name, ts, value * one.factor, series.readings, series.step_ns))
-        for one in named:
-            if one.kind == "mask":
-                reasons += _reasons(own, own.series[one.name], since, until, width)
-        marks += _marks(own, since, until, width)
-        if own.pruned_ns is not None:
-            pruned.append(own.pruned_ns)
-    kept = _longest(reasons), _longest(marks)
-    left_out = len(reasons) + len(marks) - sum(map(len, kept))
-    return Lines(since, until, width, tuple(found), *kept, left_out, max(pruned, default=None))
+            lines_read.append(
+                Line(gpu_read.key, metric.name, ts, value * metric.factor, series.readings, series.step_ns)
+            )
+        for metric in chosen:
+            if metric.kind == "mask":
+                reasons += _reasons(gpu_read, gpu_read.series[metric.name], since, until, width)
+        marks += _marks(gpu_read, since, until, width)
+        if gpu_read.pruned_ns is not None:
+            pruned.append(gpu_read.pruned_ns)
+    longest = _longest(reasons), _longest(marks)
+    left_out = len(reasons) + len(marks) - sum(map(len, longest))
+    return Lines(since, until, width, tuple(lines_read), *longest, left_out, max(pruned, default=None))
 
 
-def _reasons(own: Read, series: Series, since: int, until: int, width: int) -> list[Span]:
+def _reasons(gpu_read: Read, series: Series, since: int, until: int, width: int) -> list[Span]:
     """The spans of each bit of a mask. A reading counts up to the next one."""
     if not len(series.ts):
         return []
     usual = series.step_ns or width
     ended = np.append(np.where(series.near, series.ts[1:], series.ts[:-1] + usual), series.ts[-1] + usual)
     bits = series.value.astype(np.int64)
-    found = []
+    spans = []
     for reason in CLOCK_EVENTS:
         if reason.bit is not None:
             held = np.flatnonzero(bits & reason.bit)
-            found += _joined(own.key, reason.name, series.ts[held], ended[held], since, until, width)
-    return found
+            spans += _joined(gpu_read.key, reason.name, series.ts[held], ended[held], since, until, width)
+    return spans
 
 
-def _marks(own: Read, since: int, until: int, width: int) -> list[Span]:
-    found = []
-    for mark in dict.fromkeys(text for _, _, text in own.quality):
-        began, ended = (np.array([one[side] for one in own.quality if one[2] == mark], np.int64) for side in (0, 1))
-        found += _joined(own.key, mark, began, ended, since, until, width)
-    return found
+def _marks(gpu_read: Read, since: int, until: int, width: int) -> list[Span]:
+    spans = []
+    for mark in dict.fromkeys(text for _, _, text in gpu_read.quality):
+        began, ended = (
+            np.array([mark_time[side] for mark_time in gpu_read.quality if mark_time[2] == mark], np.int64)
+            for side in (0, 1)
+        )
+        spans += _joined(gpu_read.key, mark, began, ended, since, until, width)
+    return spans
 
 
-def _joined(key: Key, what: str, began: Times, ended: Times, since: int, until: int, width: int) -> list[Span]:
+def _joined(key: Key, name: str, began: Times, ended: Times, since: int, until: int, width: int) -> list[Span]:
     """Spans that follow each other as one; and those that lie closer together than can be seen."""
     inside = (ended > since) & (began < until)
     began, ended = np.maximum(began[inside], since), np.minimum(ended[inside], until)
@@ -182,12 +187,12 @@ def _joined(key: Key, what: str, began: Times, ended: Times, since: int, until: 
     lasted, separate = np.add.reduceat(ended - began, new), np.add.reduceat(np.append(1, apart > 0), new)
     last = np.append(new[1:], len(began)) - 1
     rows = zip(began[new], ended[last], lasted, separate, strict=True)
-    return [Span(key, what, int(a), int(b), int(length), int(n)) for a, b, length, n in rows]
+    return [Span(key, name, int(a), int(b), int(length), int(n)) for a, b, length, n in rows]
 
 
 def _longest(spans: list[Span]) -> tuple[Span, ...]:
     if len(spans) > _SPANS:
-        spans = sorted(spans, key=lambda one: -one.lasted_ns)[:_SPANS]
+        spans = sorted(spans, key=lambda span: -span.lasted_ns)[:_SPANS]
     return tuple(spans)
 
 
@@ -224,12 +229,12 @@ def kept(ts: Times, value: Floats, width_ns: int) -> Places:
     first = np.concatenate([[0], np.flatnonzero(np.diff(stretch)) + 1])
     last = np.append(first[1:], len(ts)) - 1
     number = np.repeat(np.arange(len(first)), last - first + 1)
-    both = []
+    extremes = []
     for extreme in (np.minimum, np.maximum):
         at = np.flatnonzero(value == extreme.reduceat(value, first)[number])
-        of = number[at]
-        both.append(at[np.append(True, of[1:] != of[:-1])])  # the first of equal ones
-    return np.unique(np.concatenate([first, last, *both]))
+        stretch_of = number[at]
+        extremes.append(at[np.append(True, stretch_of[1:] != stretch_of[:-1])])  # the first of equal ones
+    return np.unique(np.concatenate([first, last, *extremes]))
 
 
 def drawn(series: Series, places: Places, dot_ns: int) -> tuple[Times, Floats]:
@@ -257,8 +262,8 @@ def drawn(series: Series, places: Places, dot_ns: int) -> tuple[Times, Floats]:
 def _parted(near: Bools, places: Places) -> Bools:
     """Whether a gap lies between a place and the next one."""
     gaps = np.concatenate([[0], np.cumsum(~near)])
-    found: Bools = gaps[places[1:]] > gaps[places[:-1]]
-    return found
+    parted: Bools = gaps[places[1:]] > gaps[places[:-1]]
+    return parted
 
 
 # -- what came since ----------------------------------------------------------------------------------------------
@@ -276,7 +281,12 @@ class Tail:
 
 
 def following(
-    store: Store, keys: Sequence[Key], metrics: Sequence[str], known: Mapping[Key, int], width_ns: int, window_ns: int
+    store: Store,
+    keys: Sequence[Key],
+    metrics: Sequence[str],
+    read_before: Mapping[Key, int],
+    width_ns: int,
+    window_ns: int,
 ) -> Tail:
     """What came after `known`, the last reading of each GPU when it was read before.
 
@@ -284,13 +294,13 @@ def following(
     """
     last = last_readings(store, keys)
     until = max(last.values(), default=0) + 1
-    changed = [key for key in keys if last.get(key, 0) > known.get(key, 0)]
-    oldest = min((known.get(key, 0) for key in changed), default=until)
+    changed = [key for key in keys if last.get(key, 0) > read_before.get(key, 0)]
+    oldest = min((read_before.get(key, 0) for key in changed), default=until)
     since = max(oldest // width_ns - _AGAIN, (until - window_ns) // width_ns) * width_ns
     if not changed:
         return Tail(until, until, (), last)
-    found = lines(store, changed, metrics, since, until, width_ns=width_ns)
-    return Tail(since, until, tuple(one.after(since) for one in found.lines), last)
+    read_lines = lines(store, changed, metrics, since, until, width_ns=width_ns)
+    return Tail(since, until, tuple(line.after(since) for line in read_lines.lines), last)
 
 
 def silent_since(last: Mapping[Key, int], steps: Mapping[Key, int | None], now: int) -> dict[Key, int]:

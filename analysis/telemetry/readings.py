@@ -97,29 +97,29 @@ def read(
     Those of `margin_ns` before and after are there too, and not counted. Raises QueryError where there are more than
     `MOST_ROWS`.
     """
-    left, inside = MOST_ROWS, (since, until)
+    rows_left, inside = MOST_ROWS, (since, until)
     since, until = since - margin_ns, until + margin_ns
     for cluster in dict.fromkeys(cluster for cluster, _ in keys):
-        gpus = [gpu for of, gpu in keys if of == cluster]
+        gpus = [gpu for of_cluster, gpu in keys if of_cluster == cluster]
         parts = [gpus]
         while parts:
-            some = parts.pop(0)
-            most = _AT_ONCE if len(some) > 1 else left
-            rows = _rows(store, "telemetry", cluster, some, metrics, since, until, most)
-            if rows is None and len(some) > 1:
-                parts[:0] = [[gpu] for gpu in some]
+            part = parts.pop(0)
+            most = _AT_ONCE if len(part) > 1 else rows_left
+            rows = _rows(store, "telemetry", cluster, part, metrics, since, until, most)
+            if rows is None and len(part) > 1:
+                parts[:0] = [[gpu] for gpu in part]
                 continue
             if rows is None:
                 raise QueryError(
                     f"these GPUs have more than {MOST_ROWS // 1_000_000} million readings in this time: choose fewer "
                     "GPUs or a shorter time"
                 )
-            left -= rows.num_rows
+            rows_left -= rows.num_rows
             minutes = None
             if store.files("telemetry_minutes"):
-                minutes = _rows(store, "telemetry_minutes", cluster, some, metrics, since, until, left)
+                minutes = _rows(store, "telemetry_minutes", cluster, part, metrics, since, until, rows_left)
             of_rows, of_minutes = _split(rows), _split(minutes)
-            for gpu in some:
+            for gpu in part:
                 yield _of_gpu((cluster, gpu), metrics, of_rows.get(gpu, {}), of_minutes.get(gpu, {}), inside)
 
 
@@ -132,8 +132,10 @@ def of(keys: Which) -> str:
     """SQL: whether a row is of these GPUs."""
     if keys is None or isinstance(keys, str):
         return "true" if keys is None else f"cluster = {quoted(keys)}"
-    clusters = dict.fromkeys(cluster for cluster, _ in keys)
-    return " OR ".join(f"({these(one, [gpu for its, gpu in keys if its == one])})" for one in clusters) or "false"
+    gpus_of: dict[str | None, list[str]] = {}
+    for cluster, gpu in keys:
+        gpus_of.setdefault(cluster, []).append(gpu)
+    return " OR ".join(f"({these(cluster, gpus)})" for cluster, gpus in gpus_of.items()) or "false"
 
 
 def _rows(
@@ -147,11 +149,11 @@ def _rows(
     if table != "telemetry":
         columns.append("n")
         since -= MINUTE_NS
-    found = store.sql(
+    rows = store.sql(
         f"SELECT {', '.join(dict.fromkeys(columns))} FROM {table} WHERE {these(cluster, gpus)} "
         f"AND ts >= {in_sql(since)} AND ts < {in_sql(until)} LIMIT {most + 1}"
     ).table
-    return found if found.num_rows <= most else None
+    return rows if rows.num_rows <= most else None
 
 
 def _parts(name: str) -> list[str]:
@@ -210,9 +212,9 @@ def _series(name: str, rows: Columns, minutes: Columns, inside: tuple[int, int])
         if (np.diff(ts) < 0).any():
             order = np.argsort(ts, kind="stable")
             ts, value, low, high = ts[order], value[order], low[order], high[order]
-    known = ~np.isnan(value)
-    at_known = np.flatnonzero(known)
-    ts, value, low, high = ts[known], value[known], low[known], high[known]
+    is_known = ~np.isnan(value)
+    at_known = np.flatnonzero(is_known)
+    ts, value, low, high = ts[is_known], value[is_known], low[is_known], high[is_known]
     over_null = np.diff(at_known) > 1
     longest = np.where(over_null, _LONGEST_OVER_NULL, _LONGEST)
     together = near((ts - ts[:1]) / 1e9, np.ones(len(ts), bool), longest=longest, shortest_s=0.0)
@@ -222,8 +224,8 @@ def _series(name: str, rows: Columns, minutes: Columns, inside: tuple[int, int])
 
 
 def _within(ts: Times, inside: tuple[int, int]) -> Bools:
-    found: Bools = (ts >= inside[0]) & (ts < inside[1])
-    return found
+    within: Bools = (ts >= inside[0]) & (ts < inside[1])
+    return within
 
 
 def _rates(ts: Times, value: Floats) -> tuple[Times, Floats]:
@@ -231,12 +233,12 @@ def _rates(ts: Times, value: Floats) -> tuple[Times, Floats]:
 
     It is NaN too where the counter fell: it began anew, or wrapped, and nobody knows what it counted meanwhile.
     """
-    known = np.flatnonzero(~np.isnan(value))
-    ts, value = ts[known], value[known]
+    at_known = np.flatnonzero(~np.isnan(value))
+    ts, value = ts[at_known], value[at_known]
     rate = np.full(len(ts), np.nan)
     if len(ts) > 1:
         seconds, grown = np.diff(ts) / 1e9, np.diff(value)
-        longest = np.where(np.diff(known) > 1, _LONGEST_OVER_NULL, _LONGEST)
+        longest = np.where(np.diff(at_known) > 1, _LONGEST_OVER_NULL, _LONGEST)
         sound = near((ts - ts[0]) / 1e9, np.ones(len(ts), bool), longest=longest, shortest_s=0.0)
         sound &= (grown >= 0) & (seconds > 0)
         rate[1:][sound] = grown[sound] / seconds[sound]
@@ -255,9 +257,9 @@ def _of_minutes(name: str, kind: str, minutes: Columns) -> tuple[Floats, Floats,
     first, last = (minutes[f"{name}_{part}"].astype(np.float64) for part in ("first", "last"))
     rate = np.full(len(first), np.nan)
     follows = np.diff(minutes["ts"]) == MINUTE_NS
-    whole = minutes["n"][:-1] >= _FULL_MINUTE * minutes["n"][1:]
+    is_full = minutes["n"][:-1] >= _FULL_MINUTE * minutes["n"][1:]
     grown = np.diff(first)
-    sound = follows & whole & (grown >= 0) & (last[:-1] >= first[:-1])
+    sound = follows & is_full & (grown >= 0) & (last[:-1] >= first[:-1])
     rate[:-1][sound] = grown[sound] / (MINUTE_NS / 1e9)
     return rate, rate, rate
 
@@ -285,16 +287,16 @@ def _marks(rows: Columns, lasts_ns: int | None) -> list[tuple[int, int, str]]:
         return []
     ts = rows["ts"]
     usual = lasts_ns or (int(np.median(np.diff(ts))) if len(ts) > 1 else _ALONE_NS)
-    found: list[tuple[int, int, str]] = []
+    marks: list[tuple[int, int, str]] = []
     for place in marked.tolist():
         began, text = int(ts[place]), str(rows["quality"][place])
         follows = place + 1 < len(ts) and ts[place + 1] - began <= _LONGEST * usual
         ended = int(ts[place + 1]) if follows and lasts_ns is None else began + usual
-        if found and found[-1][2] == text and found[-1][1] >= began:
-            found[-1] = found[-1][0], ended, text
+        if marks and marks[-1][2] == text and marks[-1][1] >= began:
+            marks[-1] = marks[-1][0], ended, text
         else:
-            found.append((began, ended, text))
-    return found
+            marks.append((began, ended, text))
+    return marks
 
 
 def near(
@@ -320,15 +322,15 @@ def near(
     around = np.sort(np.diff(times)[starts[:, None] + np.arange(size)], axis=1)
     usual = (around[:, (size - 1) // 2] + around[:, size // 2]) / 2  # the medians
     usual = np.repeat(usual, size)[: len(apart)]
-    found: NDArray[np.bool_] = apart <= np.maximum(longest * usual, shortest_s)
-    far = np.flatnonzero(~found)
+    is_near: NDArray[np.bool_] = apart <= np.maximum(longest * usual, shortest_s)
+    far = np.flatnonzero(~is_near)
     if len(far) and len(apart) >= _NEXT:  # where readings begin to come more rarely, or end to
         step = np.diff(times)
         most = np.broadcast_to(longest, len(apart))[far]
         for reach in (np.arange(_NEXT), -np.arange(_NEXT)):
-            some = np.median(step[np.clip(far[:, None] + reach, 0, len(step) - 1)], axis=1)
-            found[far] |= apart[far] <= most * some
-    return found
+            around_there = np.median(step[np.clip(far[:, None] + reach, 0, len(step) - 1)], axis=1)
+            is_near[far] |= apart[far] <= most * around_there
+    return is_near
 
 
 # -- how metrics are shown ----------------------------------------------------------------------------------------

@@ -122,6 +122,9 @@ def test_the_excess_of_a_slow_gpu_is_of_its_busy_time_and_energy_only() -> None:
     [gpu] = add_excess(rows, ["cluster", "gpu"]).to_dicts()
     assert gpu["excess_s_shown"]
     assert gpu["excess_j_shown"]
+    hungry = levels(fingerprints(power={5: 1.2}), limits())  # with and without work
+    [row] = excess(pieces(job(5, "b", watts=200)), hungry, use((5, "b", 0.5, 0.02))).to_dicts()
+    assert row["excess_j"] == pytest.approx(200 * 3600 / 6, rel=0.01)
 
 
 def test_gpus_nodes_and_jobs_add_up_to_the_same_excess() -> None:
