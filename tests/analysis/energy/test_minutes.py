@@ -95,7 +95,7 @@ def assert_same(by_minutes: dict[Any, Any], by_readings: dict[Any, Any]) -> None
     for key, (stored, _) in by_minutes.items():
         read = by_readings[key][0]
         np.testing.assert_allclose(stored.energy_j, read.energy_j, rtol=1e-9, atol=1e-9)
-        for name in ("below_j", "above_j", "variance_j2", "measured_s", "counter_s"):
+        for name in ("below_j", "above_j", "variance_j2", "measured_j", "measured_s", "counter_s"):
             np.testing.assert_allclose(getattr(stored, name), getattr(read, name), rtol=1e-5, atol=1e-3, err_msg=name)
         assert (stored.reason == read.reason).all()
 
