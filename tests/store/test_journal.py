@@ -258,7 +258,7 @@ def test_columns_gpus_and_texts_that_come_and_go_are_read_as_written(store: Stor
             rows = readings(
                 [second] * len(gpus), gpus,
                 power_mw=[[None, 2**40, -1, 7][(second + place) % 4] for place in range(len(gpus))],
-                quality=[f"q{second % 7}" if second % 2 else None] * len(gpus),
+                quality=[f"q{second % 7}" if (second + place) % 2 else None for place in range(len(gpus))],
                 cluster=[["c", None][second % 2]] * len(gpus),
             )  # fmt: skip
             if second % 5 == 0:

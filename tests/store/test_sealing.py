@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from whorl.store import Store, commits, journal_file, replacing, sealing, telemetry_files
+from whorl.store.system import files
 from whorl.store.system.locks import locked
 from whorl.tests.store.journaler import LATER, batch, leave_journal, readings, seen
 
@@ -101,3 +103,9 @@ def test_a_sealing_that_is_killed_is_done_again(store: Store, monkeypatch: pytes
         assert seen(store) == {("a", 4): 99, ("a", 50): 1}
     seal(store, path)
     assert seen(store, plain=True) == {("a", 4): 99, ("a", 50): 1}
+    events = leave_journal(store, pa.record_batch({"kind": ["gap"]}), table="events")
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "remove_inside", killed)
+        with pytest.raises(KeyboardInterrupt):
+            seal(store, events)
+    assert store.sql("select count(*) as n from events").to_pylist() == [{"n": 1}]
