@@ -28,13 +28,12 @@ from whorl.kernels.catalogue import KERNELS, find_kernel
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.kernels.cupy_loaded import CupyLoaded
 from whorl.kernels.device import finish
-from whorl.kernels.peaks import matrix_gflop_s, vector_gflop_s
+from whorl.kernels.sizing import matrix_gflop_s, vector_gflop_s
 from whorl.kernels.work import Buffer, Launch, Work
-from whorl.probes.catalogue import find_probe
+from whorl.probes.catalogue import Probe, find_probe
 from whorl.probes.conditions import Asked
 from whorl.probes.effort import EFFORTS
 from whorl.probes.node_watch import NodeWatch
-from whorl.probes.probe import Probe
 from whorl.probes.protocol import Measured, measure
 from whorl.probes.steps import Task
 from whorl.probes.watch import Recent

@@ -29,11 +29,10 @@ from whorl.benchmarks.harness import DATA, BenchOptions, in_turns, run, scratch,
 from whorl.probes.loads import run_load
 from whorl.simulation.control import BLOCK, DIE_S, DIE_SHARE, FILTER_S, SINK_S, SINK_SHARE, STEP_NS, STEP_S
 from whorl.simulation.fleet import CAP_SETTLES_AT, GPUS_PER_NODE, NODES_PER_CABINET, Fleet
-from whorl.simulation.load import find_load
+from whorl.simulation.load import IDLE, PAGERANK, SGEMM, Workload, find_load
 from whorl.simulation.models import PARAMETERS, V100
 from whorl.simulation.spread import Spread, find_population
 from whorl.simulation.stepping import Simulation
-from whorl.simulation.workloads import IDLE, PAGERANK, SGEMM, Workload
 from whorl.store import Store
 
 Floats = NDArray[np.float64]

@@ -49,9 +49,9 @@ from whorl.jobs.tuning import TuningOptions, tune
 from whorl.jobs.tuning import warm_start as prior_from
 from whorl.simulation import models
 from whorl.simulation.fleet import CAP_SETTLES_AT, Fleet
+from whorl.simulation.load import SGEMM, WORKLOADS, Workload
 from whorl.simulation.models import find_model
 from whorl.simulation.physics import settle
-from whorl.simulation.workloads import SGEMM, WORKLOADS, Workload
 
 # -- search ----------------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from whorl.analysis.tuning.search import FloatArray, Knob, Setting, TimeBound
 from whorl.analysis.tuning.sweep import MeasuredSweep, across_batches, read_sweeps
 from whorl.simulation import models
 from whorl.simulation.fleet import CAP_SETTLES_AT, Fleet
+from whorl.simulation.load import Workload
 from whorl.simulation.physics import relative_time, settle
-from whorl.simulation.workloads import Workload
 
 BATCHES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 

@@ -109,7 +109,7 @@ def _read(store: str | None, options: CollectOptions, **hooks: Any) -> Collected
     from ..collectors.collect import CollectHooks, collect
 
     def restore() -> Sequence[str]:
-        from ..probes.restore import restore_left_over
+        from ..probes.settings import restore_left_over
 
         return restore_left_over()
 

@@ -178,8 +178,8 @@ def list_probes(backend: str | None, model: str | None, store: str | None, keep_
     if keep_rule:
         _print_keep_rule(store, as_json=as_json)
         return
+    from ..probes.catalogue import SUITES
     from ..probes.listing import listing
-    from ..probes.probe import SUITES
 
     name, rows = listing(model or ("V100" if backend == "simulated" else None))
     if as_json:

@@ -23,9 +23,9 @@ import pyarrow as pa
 from pyarrow import compute
 
 from ..errors import InputError
+from ..simulation.cluster import Identity, identities
 from ..simulation.faults import FAULTS, HEALTHY, kinds_in_order, onsets
 from ..simulation.fleet import Fleet
-from ..simulation.identity import Identity, identities
 from ..simulation.models import PARAMETERS
 from ..simulation.physics import Silicon
 from ..simulation.spread import POPULATIONS, USUAL

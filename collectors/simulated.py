@@ -17,7 +17,7 @@ from .backend import Backend, Device, Reading, Status
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..simulation.identity import Identity
+    from ..simulation.cluster import Identity
     from ..simulation.models import GpuModel
     from ..simulation.nodes import NodeReadings
     from ..simulation.stepping import Readings

@@ -30,7 +30,7 @@ from .batch import BatchJob, render, unused
 from .scheduler import Node, Partition, Scheduler
 
 if TYPE_CHECKING:
-    from ..probes.probe import Probe
+    from ..probes.catalogue import Probe
     from ..store import Store
 
 PREFIX = "whorl"
@@ -187,7 +187,7 @@ def with_cluster(request: CampaignRequest, scheduler: Scheduler) -> CampaignRequ
         return request
     stated = None
     if request.fleet is not None:
-        from ..probes.cluster_file import cluster_of  # Python needs some time for the simulator
+        from ..probes.simulated_node import cluster_of  # Python needs some time for the simulator
 
         stated = cluster_of(request.fleet)
     return replace(request, cluster=stated or configured("cluster") or scheduler.cluster_name())
@@ -329,7 +329,7 @@ def campaign_nodes(
     if chosen - nodes.keys() and request.is_new:
         raise InputError(f"{title} has no node {compress(chosen - nodes.keys())}")
     if request.fleet is not None:
-        from ..probes.cluster_file import nodes_of  # Python needs some time for the simulator
+        from ..probes.simulated_node import nodes_of  # Python needs some time for the simulator
 
         simulated = set(nodes_of(request.fleet))
         if request.nodes is not None and chosen - simulated:

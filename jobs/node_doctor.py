@@ -197,7 +197,7 @@ def print_findings(findings: Sequence[NodeFinding]) -> None:
 
 
 def _simulated_gpus(fleet: str | Path) -> NodeFinding:
-    from ..probes.cluster_file import choose_node
+    from ..probes.simulated_node import choose_node
 
     try:
         node, gpus = choose_node(fleet, None)

@@ -77,7 +77,7 @@ def knobs_of_gpus(gpus: Sequence[str], *, tell: Callable[[str], None] = lambda _
     there, or another process has changed the GPU; DeviceError where it is gone.
     """
     from ..collectors.nvml_settings import Controls
-    from ..probes.restore import restore_left_over
+    from ..probes.settings import restore_left_over
 
     for sentence in restore_left_over():
         tell(sentence)

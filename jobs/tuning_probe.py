@@ -22,10 +22,9 @@ from ..errors import DeviceError, InputError
 from ..kernels.catalogue import find_kernel
 from ..kernels.work import Facts, Unfit, Work
 from ..probes.campaign import Plan, Report, size_of
-from ..probes.catalogue import find_probe
+from ..probes.catalogue import Kind, Probe, find_probe
 from ..probes.conditions import Asked
 from ..probes.effort import EFFORTS, Effort
-from ..probes.probe import Kind, Probe
 from ..store.names import TRIAL_CAMPAIGN
 from ..store.vocabulary import Outcome
 from .tuning_knobs import GpuKnobs, knobs_of_gpus, knobs_of_model
@@ -234,7 +233,7 @@ def facts_of_devices(devices: Sequence[Device]) -> dict[str, Facts]:
 def facts_of_fleet(fleet: Fleet) -> dict[str, Facts]:
     """By UUID."""
     from ..kernels.simulated_device import facts_of
-    from ..simulation.identity import identities
+    from ..simulation.cluster import identities
 
     boards = identities(fleet.seed, len(fleet), fleet.model.name)
     return {gpu.uuid: facts_of(fleet.model, gpu=gpu.uuid, node=gpu.host, index=gpu.device) for gpu in boards}

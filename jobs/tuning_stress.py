@@ -26,10 +26,9 @@ from ..errors import DeviceError, InputError
 from ..kernels import stress
 from ..kernels.work import Facts
 from ..probes.campaign import Plan, Report
-from ..probes.catalogue import find_probe, suite
+from ..probes.catalogue import Kind, Probe, find_probe, suite
 from ..probes.conditions import Asked
 from ..probes.effort import EFFORTS
-from ..probes.probe import Kind, Probe
 from ..store.vocabulary import Outcome
 from .tuning import TuneLog, TuneStep
 from .tuning_knobs import CLOCK, POWER, GpuKnobs, UnsetKnob, knobs_of_gpus, knobs_of_model

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DeviceError, InputError
-from .cuda_errors import OUT_OF_MEMORY, on_another, status_of
+from .cuda import OUT_OF_MEMORY, on_another, status_of
 from .inputs import cleared_faults, key, stored_table
 from .work import FAULTS_NAME, Buffer, Lanes, Scalar, Words, Work
 

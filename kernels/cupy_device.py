@@ -16,8 +16,7 @@ from typing import Any
 from ..errors import DeviceError, InputError
 from ..store.names import this_node
 from .cublas import WORKSPACE_BYTES, Cublas, library
-from .cuda_driver import NvmlView, cuda_uuid, open_context
-from .cuda_errors import PEER_ALREADY_ENABLED, explained, on_another, status_of
+from .cuda import PEER_ALREADY_ENABLED, NvmlView, cuda_uuid, explained, on_another, open_context, status_of
 from .cupy_library import compiled, cuda_version, find_cupy, gpu_count
 from .cupy_loaded import CupyLoaded
 from .work import Facts, Work

@@ -1,20 +1,51 @@
 """CuPy itself: whether it is installed, stores what it compiles, fits the driver, and compiles.
 
 Errors say what is missing. CuPy is not among whorl's dependencies: it is imported when GPUs are asked for.
+
+The CUDA C sources of this folder, as one text each: local includes stand in place.
+
+A compiler that gets one whole text needs no search path, and a cache keyed by that text sees a change in a header
+(CuPy's does not look into included files).
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import re
 import warnings
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from ..errors import DeviceError, InputError
 from .cublas import install, library
-from .cuda_errors import INSUFFICIENT_DRIVER, NO_DEVICE, sentence, status_of
-from .sources import source
+from .cuda import INSUFFICIENT_DRIVER, NO_DEVICE, sentence, status_of
+
+FOLDER = Path(__file__).parent
+_LOCAL = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([\w.]+)"[^\n]*$', re.MULTILINE)
+
+
+def source(name: str, folder: Path = FOLDER) -> str:
+    """The text of a source, as 'fma.cu', with each header of the folder put in where it is first included.
+
+    `folder` is searched first, then this one. FileNotFoundError where a file is in neither.
+    """
+    included: set[str] = set()
+
+    def text(file: str) -> str:
+        place = folder / file
+        return _LOCAL.sub(put, (place if place.exists() else FOLDER / file).read_text())
+
+    def put(match: re.Match[str]) -> str:
+        header = match[1]
+        if header in included:
+            return ""
+        included.add(header)
+        return text(header)
+
+    return text(name)
+
 
 INSTALL = "pip install 'whorl[cuda13]', or 'whorl[cuda12]' for a driver of CUDA 12"
 _OLDEST, _NEWEST = 12, 13

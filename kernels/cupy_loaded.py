@@ -22,8 +22,7 @@ from ..errors import DeviceError
 from ..store.vocabulary import Outcome
 from . import checking
 from .checking import Counts
-from .cublas import Cublas
-from .cublas_lt import LtProduct
+from .cublas import Cublas, LtProduct
 from .cupy_buffers import Buffers
 from .cupy_waiting import Late, Throttle, Waiting
 from .device import Timed, Verdict

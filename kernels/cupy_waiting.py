@@ -10,8 +10,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from .cuda_driver import event_calls
-from .cuda_errors import NOT_READY
+from .cuda import NOT_READY, event_calls
 
 OUTSTANDING = 512
 """The most launches that wait on the GPU; the driver's queue holds about a thousand, and blocks when full."""

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from ..errors import DeviceError
 from ..simulation.bench import Bench, Done, Prepared
 from ..simulation.fleet import GPUS_PER_NODE
+from ..simulation.load import BERT, PAGERANK, SGEMM, STREAM, Workload
 from ..simulation.models import PARAMETERS, GpuModel
 from ..simulation.physics import Silicon, relative_time
 from ..simulation.rates import rates_of
-from ..simulation.workloads import BERT, PAGERANK, SGEMM, STREAM, Workload
 from . import fma, memory, sm
 from .checking import right_value
 from .device import Timed, Verdict
@@ -35,7 +35,7 @@ VERSIONS = MappingProxyType({"driver": "simulated", "simulation": f"parameters {
 LOAD_S = 0.1
 """What it takes to make a work ready (assumed)."""
 # What a kernel reaches of the peaks below. fp32: the public cluster's SGEMM, 2187 ms for n = 25,536; PageRank and
-# STREAM as in their rows of `simulation.workloads`; the rest is assumed.
+# STREAM as in their rows of `simulation.load`; the rest is assumed.
 _GEMM_REACH = {"fp32": 0.971, "fp64": 0.93}
 _TENSOR_REACH, _VECTOR_REACH = 0.75, 0.98
 _DRAM_REACH = {"pagerank": PAGERANK.bandwidth_share, "gather": 0.45}

@@ -17,12 +17,12 @@ from ..kernels.device import Device
 from ..kernels.work import Facts, Kernel
 from ..store.events import Event
 from ..store.vocabulary import EndedBy, EventKind, Outcome
+from .catalogue import Kind, Probe
 from .conditions import Asked, Setting, asked_of, process_conditions
 from .figures import Figure, find
 from .gpu_process import GpuProcess
 from .health import GpuHealth, changes_between
 from .meeting import Meeting
-from .probe import Kind, Probe
 from .protocol import Measured, Unrun, failed, measure
 from .recording import Recorder, Run
 from .steps import Task

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ..kernels.work import Work
 from ..store.vocabulary import ClockSetting
+from .catalogue import Probe
 from .effort import Effort
-from .probe import Probe
 
 PERIOD_S, DUTY = 0.2, 0.5
 """Of the square wave, where nothing else is asked for."""

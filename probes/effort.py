@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .probe import Kind, Probe
+from .catalogue import Kind, Probe
 
 STEADY_SHARE = 0.003
 """Between these, as a share of their median, the last batches of a warm-up must lie for the times to be steady."""

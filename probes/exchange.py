@@ -13,13 +13,12 @@ from ..kernels.device import Verdict
 from ..kernels.peers import AllReduce, Copies, CopyTimes, NcclAllReduce, PeerGpus, Route, nccl_of
 from ..store.vocabulary import EndedBy
 from . import figures as of
-from .figures import Figure
-from .interval import interval_of
+from .figures import Figure, interval_of
 from .protocol import Measured, Unrun
 
 if TYPE_CHECKING:
+    from .catalogue import Probe
     from .conditions import Asked
-    from .probe import Probe
     from .watch import Watch
 
 _WARM = 2  # all-reduces that are not counted

@@ -34,8 +34,8 @@ from .protocol import Measured, Unrun, measure
 if TYPE_CHECKING:
     from ..kernels.peers import PeerGpus
     from ..kernels.work import Facts
+    from .catalogue import Probe
     from .conditions import Asked
-    from .probe import Probe
     from .steps import Task
     from .watch import Reading, Watch, Window
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..kernels.work import Facts, Work
-    from .probe import Probe
+    from .catalogue import Probe
 
 _MODEL = "V100"
 """Sizes are shown for this model if there is no GPU."""
@@ -43,8 +43,8 @@ def _facts(model: str | None) -> Facts:
 def _row(probe: Probe, facts: Facts) -> dict[str, Any]:
     from ..kernels.catalogue import find_kernel
     from ..kernels.work import Unfit
+    from .catalogue import SUITES, Kind
     from .effort import EFFORTS
-    from .probe import SUITES, Kind
 
     kernel = find_kernel(probe.kernel)
     smallest = probe.suite or SUITES[-1]

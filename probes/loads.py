@@ -23,15 +23,13 @@ from ..collectors.recording import short_hash
 from ..errors import InputError
 from ..kernels.simulated_device import VERSIONS
 from ..simulation.bench import DAY_NS, Bench
-from ..simulation.draws import stream
+from ..simulation.campaigns import factors, unit, unit_ms
+from ..simulation.draws import Floats, stream
 from ..simulation.faults import onsets
 from ..simulation.fleet import Fleet
-from ..simulation.load import Load
+from ..simulation.load import Load, Workload
 from ..simulation.models import PARAMETERS, GpuModel
-from ..simulation.physics import Floats
 from ..simulation.spread import USUAL
-from ..simulation.units import factors, unit, unit_ms
-from ..simulation.workloads import Workload
 from ..store import Store
 from ..store.vocabulary import ClockSetting, EndedBy, Outcome
 from .figures import Figure

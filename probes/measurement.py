@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ..simulation.fleet import Fleet
     from ..store import Store
     from .campaign import Plan, Progress, Report
+    from .catalogue import Probe
     from .conditions import Asked
     from .node import Local
-    from .probe import Probe
 
 BACKENDS = ("cuda", "simulated", "auto")
 _SHORTEST_S, _LONGEST_S = 0.1, 3600.0  # between stored readings of a simulated fleet
@@ -127,10 +127,9 @@ def measure(store: Store | str | Path, names: Sequence[str], options: MeasureOpt
     used, StoreError if the store cannot be written. A GPU that fails is left out, and the report says so.
     """
     from ..store import Store
-    from .cluster_file import choose_node
     from .node import run_plan
     from .simulated import run_simulated
-    from .simulated_node import run_node
+    from .simulated_node import choose_node, run_node
 
     options = options or MeasureOptions()
     plan = _plan(names, options)

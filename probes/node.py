@@ -21,14 +21,13 @@ from ..store.events import Event
 from ..store.names import find_gpu, gpu_name, this_cluster
 from ..store.vocabulary import EventKind
 from .campaign import Campaign, Gpu, Plan, Progress, Report
+from .catalogue import Kind, Probe
 from .conditions import Setting, process_conditions
 from .gpu_process import GpuProcess
 from .meeting import Meeting
 from .node_watch import NodeWatch, free_name, refuse_shared
-from .probe import Kind, Probe
 from .recording import Recorder, identity_of, past_of
-from .restore import restore_left_over
-from .settings import Settings
+from .settings import Settings, restore_left_over
 from .watch import FAST_S, INTERVAL_S, Recent, Watch, recent
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from ..kernels.overlap import blocks_of
 from ..kernels.work import Unfit, Work
 from ..store.vocabulary import EndedBy
 from .effort import FEWEST_REPEATS, REPEAT_S
-from .figures import Figure, of_times
-from .interval import Interval, interval_of
+from .figures import Figure, Interval, interval_of, of_times
 from .steps import Repeats, Steps
 
 ALIKE_SHARE = 0.1

@@ -22,12 +22,11 @@ from ..kernels.work import Kernel, Work
 from ..store.vocabulary import EndedBy, Outcome
 from . import figures as of
 from . import overlap
+from .catalogue import Kind
 from .conditions import of_work
 from .effort import LEVELS
-from .figures import LATENCY, Figure
-from .interval import interval_of
+from .figures import LATENCY, Figure, interval_of
 from .patterns import FINDINGS, memory_size
-from .probe import Kind
 from .steps import BATCH_S, SOAK_PART_S, Pulses, Repeats, Steps, Task, UnfitError, shape
 from .watch import Watch, Window
 

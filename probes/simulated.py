@@ -24,8 +24,8 @@ from ..kernels.catalogue import find_kernel
 from ..kernels.simulated_device import SimulatedDevice
 from ..kernels.work import Facts, Kernel, Unfit, Work
 from ..simulation.bench import Bench
+from ..simulation.cluster import Identity
 from ..simulation.fleet import Fleet
-from ..simulation.identity import Identity
 from ..simulation.models import PARAMETERS
 from ..simulation.nodes import NodeReadings
 from ..simulation.spread import USUAL

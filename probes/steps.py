@@ -18,10 +18,10 @@ from ..kernels.device import Device, Loaded, Timed, Verdict
 from ..kernels.sizing import scaled
 from ..kernels.work import Kernel, Unfit, Work
 from ..store.vocabulary import EndedBy
+from .catalogue import Probe
 from .conditions import Asked
 from .effort import CLIMBING_SHARE, FEWEST_REPEATS, REPEAT_S, SENSOR_S, STEADY_BATCHES, STEADY_SHARE, Effort
-from .interval import Interval, interval_of
-from .probe import Probe
+from .figures import Interval, interval_of
 from .watch import Watch
 
 _FIRST_LIMIT_S = 60.0

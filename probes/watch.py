@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from ..store.metrics import board_power_of
 from ..store.vocabulary import CLOCK_EVENTS
+from .catalogue import Kind, Probe
 from .effort import LEVELS
 from .health import GpuHealth, simulated_health
-from .probe import Kind, Probe
 
 if TYPE_CHECKING:
     from ..simulation.stepping import Readings

@@ -15,33 +15,138 @@ started, and nothing waits in real time. The same fleet, start and coroutines gi
 the coroutines are given, as long as each GPU belongs to one of them.
 
 As on real GPUs, the clock of a GPU that is held (a process has a context on it) jumps to the highest and stays up
-without work too; when nobody holds it any more it falls to the lowest at once.
-"""
+without work too; when nobody holds it any more it falls to the lowest at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+import heapq
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, exp, inf, sqrt
+from types import coroutine
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ..errors import DeviceError
 from ..store.vocabulary import Outcome
+from .campaigns import REPEAT_NOISE
+from .cluster import Identity, identities
 from .control import STEP_NS, STEP_S
-from .curve import WorkCurve
-from .draws import stream
+from .draws import Floats, stream
 from .faults import THROTTLED_TIME
 from .fleet import Fleet
-from .identity import Identity, identities
-from .load import Load, find_load
+from .load import IDLE, Load, Workload, find_load
 from .nodes import NodeReadings
-from .physics import Floats
 from .stepping import Happening, Readings, Simulation
-from .tasks import Tasks, suspended
-from .units import REPEAT_NOISE
-from .workloads import IDLE, Workload
+
+
+class Tasks:
+    """The coroutines of one run of a bench, numbered in the order in which they were given."""
+
+    def __init__(self) -> None:
+        self.running = -1
+        """Which one runs now."""
+        self.results: list[Any] = []
+        self._all: list[Coroutine[Any, Any, Any]] = []
+        self._sleeping: list[tuple[int, int]] = []  # (step, task)
+        self._ready: list[tuple[int, Any]] = []  # (task, the value sent to it)
+
+    def __len__(self) -> int:
+        """How many there are; 0 between two runs."""
+        return len(self._all)
+
+    def start(self, coroutines: Sequence[Coroutine[Any, Any, Any]]) -> None:
+        """Make coroutines ready to begin."""
+        self._all = list(coroutines)
+        self.results = [None] * len(self._all)
+        self._ready = [(task, None) for task in range(len(self._all))]
+
+    async def sleep(self, step: int) -> None:
+        """Suspend the running coroutine up to a step."""
+        heapq.heappush(self._sleeping, (step, self.running))
+        await suspended()
+
+    @property
+    def wakes_at(self) -> int | None:
+        """The step at which the next one wakes."""
+        return self._sleeping[0][0] if self._sleeping else None
+
+    def wake(self, step: int) -> None:
+        """Make those ready that slept up to this step."""
+        while self._sleeping and self._sleeping[0][0] <= step:
+            self.answer(heapq.heappop(self._sleeping)[1], None)
+
+    def answer(self, task: int, answer: object) -> None:
+        """Make one ready, and tell it something."""
+        self._ready.append((task, answer))
+
+    def resume(self) -> None:
+        """Let those go on that are ready, in their order, until each suspends again or ends."""
+        ready, self._ready = sorted(self._ready, key=lambda one: one[0]), []
+        for task, answer in ready:
+            self.running = task
+            try:
+                if self._all[task].send(answer) is not None:
+                    self._all[task].throw(RuntimeError("a coroutine on the bench awaits what is not the bench's"))
+            except StopIteration as done:
+                self.results[task] = done.value
+            except Exception as error:  # its result; the others go on
+                self.results[task] = error
+        self.running = -1
+
+    def close(self) -> None:
+        """Close those that have not ended."""
+        for task in self._all:
+            try:
+                task.close()
+            except Exception:  # noqa: S112 - the first error is on its way, and all are to be closed
+                continue
+        self._all, self._ready, self._sleeping, self.running = [], [], [], -1
+
+
+@coroutine
+def suspended() -> Generator[None, Any, Any]:
+    """Suspend the awaiting coroutine; returns the value sent to it when it continues."""
+    return (yield)
+
+
+class WorkCurve:
+    """Work done at the end of each control step, of every GPU, from some step on.
+
+    `begin`, then `note` after every step; the array that is noted has the shape (gpus,), in any unit of work.
+    """
+
+    def __init__(self, gpus: int) -> None:
+        self._done = np.zeros((gpus, 256))
+        self._from = 0
+
+    def begin(self, step: int, worked: Floats) -> None:
+        """Forget what was noted, and begin at a step."""
+        self._from = step
+        self._done[:, 0] = worked
+
+    def note(self, step: int, worked: Floats, needed_from: int) -> None:
+        """What is done at the end of a step that follows the last one; before `needed_from` may be dropped."""
+        if step - self._from == self._done.shape[1]:
+            self._make_room(needed_from)
+        self._done[:, step - self._from] = worked
+
+    def crossings(self, gpu: int, since: int, step: int, bounds: Floats) -> Floats:
+        """When a GPU had done as much as each bound, in steps after `since`: on the lines between the noted steps.
+
+        All bounds must lie between what was done at `since` and at `step`, and the GPU must have worked all the time.
+        """
+        curve = self._done[gpu, since - self._from : step - self._from + 1]
+        return np.interp(bounds, curve, np.arange(len(curve), dtype=np.float64))
+
+    def _make_room(self, needed_from: int) -> None:
+        """Drop what is not needed any more, or take more room."""
+        kept, width = self._done[:, needed_from - self._from :], self._done.shape[1]
+        done = np.zeros((len(kept), 2 * width if kept.shape[1] > width // 2 else width))
+        done[:, : kept.shape[1]] = kept
+        self._done, self._from = done, needed_from
+
 
 CONTEXT_BYTES = 300 << 20
 """Device memory that a context takes (assumed)."""

@@ -16,11 +16,11 @@ from math import exp, inf
 import numpy as np
 from numpy.typing import NDArray
 
+from .draws import Floats
 from .fleet import Fleet
-from .load import Load
-from .physics import LEAKAGE_REFERENCE_C, Floats, Silicon, power_parts, relative_time
-from .sensors import Noise
-from .workloads import IDLE, Workload
+from .load import IDLE, Load, Workload
+from .models import Noise
+from .physics import LEAKAGE_REFERENCE_C, Silicon, power_parts, relative_time
 
 STEP_NS = 20_000_000
 STEP_S = 0.02

@@ -10,12 +10,11 @@ from . import nodes
 from .control import BLOCK, DIE_S, DIE_SHARE, FILTER_S, SINK_S, SINK_SHARE, STEP_S, WOBBLE_S, WOBBLE_SHARE
 from .faults import Fault
 from .fleet import CAP_SETTLES_AT, Fleet
-from .models import A100, V100, GpuModel
+from .load import SGEMM
+from .models import A100, NOISE_SHARE, SENSORS, V100, GpuModel
 from .physics import HOST_SHARED, OVERLAP
 from .rates import rates_of
-from .sensors import NOISE_SHARE, SENSORS
 from .spread import Spread
-from .workloads import SGEMM
 
 SEEN, FITTED, ASSUMED = "seen", "fitted", "assumed"
 """Seen in data sheets or in what drivers print; fitted to one public V100 cluster; assumed."""

@@ -8,8 +8,11 @@ from __future__ import annotations
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import InputError
+
+Floats = NDArray[np.float64]
 
 
 def stream(seed: int, subject: str, *numbers: int) -> np.random.Generator:

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from .draws import stream
+from .draws import Floats, stream
 from .faults import HEALTHY, MOST_DRIFT, THROTTLED_TIME, Fault, fault_of, label, plant
+from .load import IDLE, Workload
 from .models import V100, GpuModel
-from .physics import HOST_SHARED, OVERLAP, Floats, Silicon, relative_time, settle
+from .physics import HOST_SHARED, OVERLAP, Silicon, relative_time, settle
 from .spread import Spread, population_of, shaped, tail_of
-from .workloads import IDLE, Workload
 
 GPUS_PER_NODE = 4
 NODES_PER_CABINET = 8

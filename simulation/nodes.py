@@ -17,8 +17,7 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
-from .draws import stream
-from .physics import Floats
+from .draws import Floats, stream
 
 EFFICIENCY = 0.94
 """Power behind the power supplies over power at the wall."""

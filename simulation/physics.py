@@ -11,11 +11,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from .draws import Floats
 from .faults import SLOWDOWN_DIVISOR
+from .load import Workload
 from .models import GpuModel
-from .workloads import Workload
-
-Floats = NDArray[np.float64]
 
 LEAKAGE_REFERENCE_C = 60.0
 LEAKAGE_VOLTAGE_EXPONENT = 3.0

@@ -27,14 +27,13 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from ..store.vocabulary import EventKind, reason_bit
 from .control import BLOCK, STEP_NS, STEP_S, UP_BELOW, Loop, Positions
-from .draws import stream
+from .draws import Floats, stream
 from .faults import THROTTLED_TIME, onsets
 from .fleet import Fleet
-from .load import Load
+from .load import IDLE, Load, Workload
+from .models import NOISE_SHARE, SENSORS
 from .nodes import NodeReadings, Nodes
-from .physics import LEAKAGE_REFERENCE_C, Floats, slowed
-from .sensors import NOISE_SHARE, SENSORS
-from .workloads import IDLE, Workload
+from .physics import LEAKAGE_REFERENCE_C, slowed
 
 REASON_IDLE, REASON_POWER_CAP, REASON_SLOWDOWN, REASON_THERMAL, REASON_BRAKE, REASON_HARDWARE = (
     reason_bit(name)

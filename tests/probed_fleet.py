@@ -12,11 +12,11 @@ import numpy as np
 
 from whorl.collectors.recording import identity_table, short_hash
 from whorl.collectors.simulated import devices_of
+from whorl.simulation.cluster import identities
 from whorl.simulation.faults import FAULTS
 from whorl.simulation.fleet import Fleet
-from whorl.simulation.identity import identities
+from whorl.simulation.load import IDLE, PAGERANK, SGEMM, STREAM, Workload
 from whorl.simulation.models import V100
-from whorl.simulation.workloads import IDLE, PAGERANK, SGEMM, STREAM, Workload
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.store.vocabulary import EndedBy, Outcome

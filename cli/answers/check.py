@@ -160,7 +160,7 @@ class _Checking:
     def _simulated_gpus(self) -> dict[str, str]:
         """The GPUs of the simulated node: UUID -> name; one that is planted as lost is noted as such."""
         from ...probes.measurement import drawn_fleet
-        from ...simulation.identity import identities
+        from ...simulation.cluster import identities
 
         fleet = drawn_fleet(**self.simulated)
         names = {}

@@ -204,7 +204,7 @@ def _profiling_finding(connection: EngineConnection, gpus: Sequence[tuple[int, i
 
 def settings_finding() -> NodeFinding:
     """Restore what an earlier run left changed, and say what is changed now."""
-    from ...probes.restore import pending, restore_left_over, state_folder
+    from ...probes.settings import pending, restore_left_over, state_folder
 
     row = partial(NodeFinding, "settings of GPUs", needed_for=_SETTINGS)
     messages = restore_left_over()

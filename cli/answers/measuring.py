@@ -13,12 +13,12 @@ from ...dashboards.document import Document
 from ...dashboards.documents import probes as documents
 from ...dashboards.words import many
 from ...probes import measurement
-from ...probes.restore import restore_left_over
+from ...probes.settings import restore_left_over
 from .job import JobReadings
 
 if TYPE_CHECKING:
     from ...collectors.collect import Collected
-    from ...probes.probe import Probe
+    from ...probes.catalogue import Probe
     from ...store import Store
 
 

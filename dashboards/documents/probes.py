@@ -20,7 +20,7 @@ from ..words import MISSING, many, number
 if TYPE_CHECKING:
     from ...analysis.spread.repeats import Column as KeepRow
     from ...probes.campaign import Plan, Report, Summary
-    from ...probes.probe import Probe
+    from ...probes.catalogue import Probe
 
 _MOST_GPUS = 12
 """Of more GPUs, a probe is one row."""

@@ -14,7 +14,7 @@ from whorl.kernels.catalogue import KERNELS, find_kernel
 from whorl.kernels.cupy_device import CupyDevice
 from whorl.kernels.cupy_loaded import CupyLoaded
 from whorl.kernels.device import finish
-from whorl.kernels.peaks import matrix_gflop_s, vector_gflop_s
+from whorl.kernels.sizing import matrix_gflop_s, vector_gflop_s
 from whorl.kernels.work import Unfit, Work
 
 pytestmark = pytest.mark.gpu

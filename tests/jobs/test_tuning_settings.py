@@ -14,7 +14,7 @@ import pytest
 from whorl.errors import InputError
 from whorl.jobs.tuning import TuneProgress, TuningOptions, tune
 from whorl.jobs.tuning_knobs import CLOCK, MEMORY, POWER, knobs_of_gpus
-from whorl.probes.restore import restore_left_over
+from whorl.probes.settings import restore_left_over
 from whorl.store import Store
 from whorl.tests.jobs.tuned_device import BOUND, bench, clocked, tuned
 from whorl.tests.nvml_library import NvmlLibrary

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from whorl.kernels.sources import source
+from whorl.kernels.cupy_library import source
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.device_memory import Allocation
 from whorl.tests.kernels.interpreter import Harm, Memory, Module, Shape, run_kernel
@@ -30,7 +30,7 @@ SMS = 4
 
 
 def any_source(name: str) -> str:
-    """A source as `whorl.kernels.sources.source` gives it; those of the tests as well."""
+    """A source as `whorl.kernels.cupy_library.source` gives it; those of the tests as well."""
     path = compiling.NATIVE / name
     return path.read_text() if path.exists() else source(name)
 

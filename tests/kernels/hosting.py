@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from whorl.kernels import simulated_device
 from whorl.kernels.checking import right_values
+from whorl.kernels.cupy_library import source
 from whorl.kernels.inputs import cleared_faults, expected_words, filled, key
 from whorl.kernels.rounding import DTYPES, decode, encode, nearest
-from whorl.kernels.sources import source
 from whorl.kernels.work import Expected, Facts, Gemm, Key, Launch, Output, Step, WordsExpected, Work
 from whorl.simulation.models import A100, H200, V100
 from whorl.tests.kernels import compiling

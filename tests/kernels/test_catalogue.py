@@ -15,10 +15,10 @@ import pytest
 
 from whorl.errors import InputError
 from whorl.kernels.catalogue import EXCHANGES, KERNELS, find_kernel
+from whorl.kernels.cupy_library import FOLDER, source
 from whorl.kernels.inputs import DISTRIBUTIONS, filled
 from whorl.kernels.rounding import DTYPES
 from whorl.kernels.sizing import MEMORY_SHARE, MOST_MEMORY, bytes_per_s, flop_per_s
-from whorl.kernels.sources import FOLDER, source
 from whorl.kernels.work import Copy, Facts, Gemm, Kernel, Key, Launch, Unfit, Work
 from whorl.tests.kernels.hosting import facts_of
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from whorl.errors import InputError
 from whorl.kernels import checking
 from whorl.kernels.checking import Counts
+from whorl.kernels.cupy_library import source
 from whorl.kernels.device import Verdict
 from whorl.kernels.inputs import cleared_faults
-from whorl.kernels.sources import source
 from whorl.kernels.work import Expected
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.interpreter import Memory, Module, Shape, run_kernel

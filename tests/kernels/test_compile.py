@@ -10,8 +10,8 @@ from math import prod
 import pytest
 
 from whorl.kernels.catalogue import KERNELS, find_kernel
+from whorl.kernels.cupy_library import FOLDER, source
 from whorl.kernels.fma import chain_launch
-from whorl.kernels.sources import FOLDER, source
 from whorl.kernels.work import Launch, Work
 from whorl.tests.kernels.compiling import (
     CompileError,

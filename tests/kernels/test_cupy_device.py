@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from whorl.errors import DeviceError, InputError
-from whorl.kernels import cuda_driver, cupy_device
+from whorl.kernels import cuda, cupy_device
 from whorl.kernels.cublas import library
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.kernels.device import Device
@@ -119,39 +119,39 @@ def test_a_device_is_known_by_what_the_driver_says(device: CupyDevice, nvml: Nvm
 
 def test_the_uuid_is_whole_where_it_holds_zero_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = compiling.c_library("cuda.c")
-    monkeypatch.setattr(cuda_driver, "driver_library", lambda: library)
-    assert str(cuda_driver.cuda_uuid(0)) == "a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf"
-    assert str(cuda_driver.cuda_uuid(1)) == "00a1a200-a4a5-00a7-a800-aaab00adae00"
-    assert cuda_driver.cuda_uuid(2) is None
-    assert cuda_driver.cuda_uuid(3) is None
-    monkeypatch.setattr(cuda_driver, "driver_library", lambda: None)
-    assert cuda_driver.cuda_uuid(0) is None
+    monkeypatch.setattr(cuda, "driver_library", lambda: library)
+    assert str(cuda.cuda_uuid(0)) == "a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf"
+    assert str(cuda.cuda_uuid(1)) == "00a1a200-a4a5-00a7-a800-aaab00adae00"
+    assert cuda.cuda_uuid(2) is None
+    assert cuda.cuda_uuid(3) is None
+    monkeypatch.setattr(cuda, "driver_library", lambda: None)
+    assert cuda.cuda_uuid(0) is None
 
 
 def test_a_context_is_opened_by_the_driver_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = compiling.c_library("cuda.c")
-    monkeypatch.setattr(cuda_driver, "driver_library", lambda: library)
+    monkeypatch.setattr(cuda, "driver_library", lambda: library)
     opened = ctypes.c_int.in_dll(library, "opened")
     for ordinal, device in [(1, 41), (2, 42), (3, 42)]:  # 2 cannot be opened, 3 is not there: no matter here
-        cuda_driver.open_context(ordinal)
+        cuda.open_context(ordinal)
         assert opened.value == device
-    monkeypatch.setattr(cuda_driver, "driver_library", lambda: None)
-    cuda_driver.open_context(0)
+    monkeypatch.setattr(cuda, "driver_library", lambda: None)
+    cuda.open_context(0)
     assert opened.value == 42
 
 
 def test_events_are_recorded_and_asked_for_by_the_driver_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     library, runtime = compiling.c_library("cuda.c"), FakeRuntime()
-    monkeypatch.setattr(cuda_driver, "driver_library", lambda: library)
-    query, record = cuda_driver.event_calls(runtime)
+    monkeypatch.setattr(cuda, "driver_library", lambda: library)
+    query, record = cuda.event_calls(runtime)
     event, done, failed = ctypes.c_int(600), ctypes.c_int(0), ctypes.c_int(700)
     assert query(ctypes.addressof(event)) == 600
     record(ctypes.addressof(event), ctypes.addressof(done))
     assert query(ctypes.addressof(event)) == 0
     with pytest.raises(RuntimeError, match="700"):
         record(ctypes.addressof(event), ctypes.addressof(failed))
-    monkeypatch.setattr(cuda_driver, "driver_library", lambda: None)
-    assert cuda_driver.event_calls(runtime) == (runtime.eventQuery, runtime.eventRecord)
+    monkeypatch.setattr(cuda, "driver_library", lambda: None)
+    assert cuda.event_calls(runtime) == (runtime.eventQuery, runtime.eventRecord)
 
 
 def test_without_a_uuid_a_gpu_is_not_measured(blas: LibraryInStream, monkeypatch: pytest.MonkeyPatch) -> None:

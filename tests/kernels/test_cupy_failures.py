@@ -11,7 +11,7 @@ import pytest
 
 from whorl.errors import DeviceError, InputError
 from whorl.kernels import cupy_device, cupy_library, cupy_loaded, cupy_waiting
-from whorl.kernels.cuda_errors import explain
+from whorl.kernels.cuda import explain
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.kernels.device import finish
 from whorl.kernels.work import Array, Buffer, Copy, Launch, Work

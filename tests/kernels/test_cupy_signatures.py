@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from whorl.kernels.sources import FOLDER
+from whorl.kernels.cupy_library import FOLDER
 from whorl.tests.kernels.cupy_signatures import signatures
 from whorl.tests.kernels.fake_cupy import FakeCupy, FakeFunction, FakeModule, FakeRuntime
 

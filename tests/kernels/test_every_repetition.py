@@ -16,11 +16,10 @@ from whorl.kernels.device import finish
 from whorl.kernels.inputs import content_at, expected_words
 from whorl.kernels.simulated_device import SimulatedDevice, check_s, facts_of, timing
 from whorl.kernels.work import COUNTERS, Array, Buffer, Expected, Unfit, WordsExpected, Work
-from whorl.probes.catalogue import PROBES
+from whorl.probes.catalogue import PROBES, Kind, Probe
 from whorl.probes.conditions import Asked
 from whorl.probes.effort import EFFORTS
 from whorl.probes.figures import find as figure
-from whorl.probes.probe import Kind, Probe
 from whorl.probes.protocol import Measured, Unrun, measure
 from whorl.probes.steps import Task
 from whorl.simulation.bench import Bench

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from whorl.kernels.peaks import TENSOR, VECTOR, matrix_gflop_s, vector_gflop_s
 from whorl.kernels.rounding import DTYPES
+from whorl.kernels.sizing import TENSOR, VECTOR, matrix_gflop_s, vector_gflop_s
 from whorl.simulation.models import MODELS, GpuModel
 from whorl.simulation.rates import rates_of
 from whorl.tests.kernels.hosting import SMALL

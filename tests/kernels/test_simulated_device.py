@@ -16,10 +16,10 @@ from whorl.kernels.simulated_device import SimulatedDevice, timing
 from whorl.kernels.work import Array, Buffer, Copy, Expected, Facts, Gemm, Launch, Output, Step, Unfit, Work
 from whorl.simulation.bench import Bench
 from whorl.simulation.fleet import Fleet
+from whorl.simulation.load import SGEMM
 from whorl.simulation.models import A100, H100, H200, MODELS, V100, GpuModel
 from whorl.simulation.rates import rates_of
 from whorl.simulation.stepping import Happening, Readings
-from whorl.simulation.workloads import SGEMM
 
 LINES = 1 << 20
 

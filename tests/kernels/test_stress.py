@@ -13,9 +13,9 @@ import pytest
 
 from whorl.errors import InputError
 from whorl.kernels.catalogue import find_kernel
+from whorl.kernels.cupy_library import source
 from whorl.kernels.simulated_device import facts_of as simulated_facts
 from whorl.kernels.simulated_device import timing
-from whorl.kernels.sources import source
 from whorl.kernels.stress import DEFAULTS, KNOBS, PRECISIONS, build, fits, knobs_of
 from whorl.kernels.work import Facts, Launch, Unfit, Work
 from whorl.simulation.models import A100, H100, MODELS, V100, GpuModel

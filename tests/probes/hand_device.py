@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from whorl.errors import DeviceError
 from whorl.kernels.device import Timed, Verdict
 from whorl.kernels.work import Facts, Kernel, Unfit, Work
+from whorl.probes.catalogue import Probe
 from whorl.probes.effort import EFFORTS, Effort
-from whorl.probes.probe import Probe
 from whorl.probes.watch import Reading, Window
 
 FACTS = Facts(

@@ -11,8 +11,8 @@ from whorl.errors import InputError
 from whorl.kernels.catalogue import EXCHANGES, KERNELS, find_kernel
 from whorl.kernels.work import Unfit
 from whorl.probes import catalogue
+from whorl.probes.catalogue import SUITES, Kind
 from whorl.probes.effort import EFFORTS
-from whorl.probes.probe import SUITES, Kind
 from whorl.tests.probes.hand_device import FACTS
 
 BIG = replace(FACTS, capability=(9, 0), memory_bytes=80 << 30, l2_bytes=50 << 20, peers=3, max_clock_mhz=1980.0)

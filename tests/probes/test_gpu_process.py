@@ -20,11 +20,11 @@ from whorl.errors import DeviceError
 from whorl.kernels.device import finish
 from whorl.probes import gpu_process
 from whorl.probes.campaign import Campaign, Plan, Report
+from whorl.probes.catalogue import Kind, Probe
 from whorl.probes.conditions import Asked, Setting
 from whorl.probes.gpu_process import GpuProcess, bind, ranges
 from whorl.probes.meeting import Meeting
 from whorl.probes.node import run_gpus, shuffled
-from whorl.probes.probe import Kind, Probe
 from whorl.probes.protocol import measure
 from whorl.probes.recording import Recorder, past_of
 from whorl.probes.steps import Task

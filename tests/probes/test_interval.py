@@ -7,7 +7,7 @@ import pytest
 import scipy
 from numpy.typing import NDArray
 
-from whorl.probes.interval import interval_of, lag_one, rank
+from whorl.probes.figures import interval_of, lag_one, rank
 
 
 def wandering(random: np.random.Generator, n: int, correlation: float, *, skewed: bool = False) -> NDArray[np.float64]:

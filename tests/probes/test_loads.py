@@ -15,11 +15,10 @@ import pytest
 from whorl.collectors.claim import FIRST_NS
 from whorl.errors import InputError
 from whorl.probes.loads import Stored, run_load, run_steady
+from whorl.simulation.campaigns import unit_ms
 from whorl.simulation.fleet import Fleet
-from whorl.simulation.load import find_load
+from whorl.simulation.load import SGEMM, find_load
 from whorl.simulation.models import H100, V100
-from whorl.simulation.units import unit_ms
-from whorl.simulation.workloads import SGEMM
 from whorl.store import Store
 from whorl.store.instants import iso
 from whorl.tests.stores import new_store

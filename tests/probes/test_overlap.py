@@ -21,8 +21,8 @@ from whorl.probes.overlap import Overlap, break_even
 from whorl.probes.protocol import Measured, measure
 from whorl.probes.steps import Task
 from whorl.simulation.bench import Bench
+from whorl.simulation.cluster import identities
 from whorl.simulation.fleet import Fleet
-from whorl.simulation.identity import identities
 from whorl.simulation.models import A100, H100, V100, GpuModel
 from whorl.simulation.rates import RATES
 from whorl.tests.probes.hand_device import QUICK, HandDevice

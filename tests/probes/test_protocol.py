@@ -14,9 +14,9 @@ from whorl.errors import DeviceError
 from whorl.kernels.device import Verdict, finish
 from whorl.kernels.work import Facts, Unfit, Work
 from whorl.probes import figures
+from whorl.probes.catalogue import Kind
 from whorl.probes.conditions import Asked
 from whorl.probes.figures import find as figure
-from whorl.probes.probe import Kind
 from whorl.probes.protocol import Measured, Unrun, measure
 from whorl.probes.steps import Task
 from whorl.probes.watch import Window

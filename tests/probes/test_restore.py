@@ -21,8 +21,7 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.errors import InputError
-from whorl.probes.restore import RestoreFile, Saved, boot, restore_left_over, state_folder
-from whorl.probes.settings import Settings
+from whorl.probes.settings import RestoreFile, Saved, Settings, boot, restore_left_over, state_folder
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, process_with_settings, uuids
 
@@ -102,7 +101,7 @@ def test_a_planted_restore_file_sets_nothing(nvml: NvmlLibrary, state: Path, tmp
 
 
 def test_nothing_to_restore_costs_a_look(state: Path) -> None:
-    code = "import sys\nfrom whorl.probes.restore import restore_left_over\nassert restore_left_over() == []\n"
+    code = "import sys\nfrom whorl.probes.settings import restore_left_over\nassert restore_left_over() == []\n"
     code += "print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"pynvml", "numpy", "pyarrow", "asyncio"} & set(done.stdout.split())
@@ -226,7 +225,7 @@ def test_no_driver_is_told(state: Path) -> None:
     path = state / "restore-GPU-1.json"
     path.write_text(json.dumps(asdict(Saved(boot(), 1, "1", "2026-01-01", None, 1, 2))))
     path.chmod(0o600)
-    code = "from whorl.probes.restore import restore_left_over\nprint(*restore_left_over())"
+    code = "from whorl.probes.settings import restore_left_over\nprint(*restore_left_over())"
     environment = {name: value for name, value in os.environ.items() if name != "WHORL_NVML_CONTROL"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     if not path.exists():

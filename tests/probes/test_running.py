@@ -15,9 +15,9 @@ import pytest
 from whorl.errors import DeviceError, InputError, StoreError
 from whorl.kernels.device import Verdict
 from whorl.probes.campaign import Campaign, Plan, Report
+from whorl.probes.catalogue import Kind
 from whorl.probes.conditions import Asked, Setting
 from whorl.probes.node import run_gpus
-from whorl.probes.probe import Kind
 from whorl.probes.recording import Recorder, past_of
 from whorl.probes.simulated import built_once
 from whorl.probes.watch import Reading, Window

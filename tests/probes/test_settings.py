@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from whorl.errors import DeviceError, InputError
-from whorl.probes.restore import restore_left_over
-from whorl.probes.settings import Settings
+from whorl.probes.settings import Settings, restore_left_over
 from whorl.store.events import Event
 from whorl.store.vocabulary import EventKind
 from whorl.tests.nvml_library import NvmlLibrary

@@ -13,7 +13,7 @@ import pytest
 from whorl.cli.answers.measuring import measure
 from whorl.errors import DeviceError, InputError
 from whorl.probes import simulated_node
-from whorl.probes.cluster_file import choose_node, read_fleet
+from whorl.probes.simulated_node import choose_node, read_fleet
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 

@@ -11,10 +11,10 @@ import pytest
 from whorl.errors import DeviceError
 from whorl.kernels.device import Verdict, finish
 from whorl.probes.campaign import Campaign, Plan
+from whorl.probes.catalogue import Kind, Probe
 from whorl.probes.conditions import Asked, Setting
 from whorl.probes.figures import detected
 from whorl.probes.figures import find as figure
-from whorl.probes.probe import Kind, Probe
 from whorl.probes.protocol import Measured, measure
 from whorl.probes.recording import Recorder
 from whorl.probes.steps import Task

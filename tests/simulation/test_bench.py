@@ -13,12 +13,13 @@ import pytest
 from whorl.errors import DeviceError, InputError
 from whorl.simulation.bench import CONTEXT_BYTES, Bench, Done
 from whorl.simulation.control import STEP_NS, STEP_S
+from whorl.simulation.draws import Floats
 from whorl.simulation.fleet import Fleet
+from whorl.simulation.load import IDLE, PAGERANK, SGEMM, STREAM, Workload
 from whorl.simulation.models import A100, H100, V100, GpuModel
-from whorl.simulation.physics import Floats, voltage
+from whorl.simulation.physics import voltage
 from whorl.simulation.spread import Spread
 from whorl.simulation.stepping import REASON_IDLE, REASON_POWER_CAP, Happening, Readings
-from whorl.simulation.workloads import IDLE, PAGERANK, SGEMM, STREAM, Workload
 from whorl.tests.analysis.correlations import spearman
 
 S = 1_000_000_000

@@ -12,13 +12,12 @@ from click.testing import CliRunner
 from whorl.cli import cli
 from whorl.errors import InputError
 from whorl.simulation.bench import Bench
+from whorl.simulation.draws import Floats
 from whorl.simulation.faults import FAULTS, KINDS, THROTTLED_TIME, label
 from whorl.simulation.fleet import Fleet
-from whorl.simulation.load import find_load
+from whorl.simulation.load import PAGERANK, SGEMM, STREAM, Workload, find_load
 from whorl.simulation.models import A100, H100, V100, GpuModel
-from whorl.simulation.physics import Floats
 from whorl.simulation.stepping import REASON_BRAKE, REASON_HARDWARE, REASON_SLOWDOWN, Simulation
-from whorl.simulation.workloads import PAGERANK, SGEMM, STREAM, Workload
 from whorl.store import Store
 
 PEER = Workload("peer", activity=0.05, compute_share=0.0, bandwidth_share=0.01, noise=0.0011, peer_share=1.0)

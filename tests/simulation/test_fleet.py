@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from whorl.errors import InputError
+from whorl.simulation.draws import Floats
 from whorl.simulation.faults import FAULTS
 from whorl.simulation.fleet import CAP_SETTLES_AT, Fleet
+from whorl.simulation.load import BERT, PAGERANK, RESNET, SGEMM, STREAM, WORKLOADS, Workload
 from whorl.simulation.models import MODELS, V100, GpuModel, find_model
-from whorl.simulation.physics import HOTTEST_C, Floats, Silicon, power, settle
+from whorl.simulation.physics import HOTTEST_C, Silicon, power, settle
 from whorl.simulation.spread import Spread
-from whorl.simulation.workloads import BERT, PAGERANK, RESNET, SGEMM, STREAM, WORKLOADS, Workload
 from whorl.tests.analysis.correlations import spearman
 from whorl.tests.sizes import count
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from whorl.benchmarks import simulation
 from whorl.errors import InputError
 from whorl.simulation.bench import DAY_NS, Bench
+from whorl.simulation.draws import Floats
 from whorl.simulation.fleet import GPUS_PER_NODE, NODES_PER_CABINET, Fleet
+from whorl.simulation.load import PAGERANK, SGEMM, STREAM, Workload
 from whorl.simulation.models import V100
-from whorl.simulation.physics import Floats
 from whorl.simulation.spread import LONGHORN, POPULATIONS, Spread, find_population, population_of, shaped
-from whorl.simulation.workloads import PAGERANK, SGEMM, STREAM, Workload
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "longhorn"
 

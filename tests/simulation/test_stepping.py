@@ -11,14 +11,14 @@ import pytest
 
 from whorl.errors import InputError
 from whorl.simulation.control import BLOCK, DIE_S, DIE_SHARE, FILTER_S, SINK_S, SINK_SHARE, STEP_NS, STEP_S
+from whorl.simulation.draws import Floats
 from whorl.simulation.fleet import Fleet
-from whorl.simulation.load import LOADS, Load, find_load
+from whorl.simulation.load import IDLE, LOADS, PAGERANK, SGEMM, STREAM, Load, find_load
 from whorl.simulation.models import A100, H100, MODELS, V100, GpuModel
 from whorl.simulation.nodes import EFFICIENCY
-from whorl.simulation.physics import Floats, Silicon, power
+from whorl.simulation.physics import Silicon, power
 from whorl.simulation.spread import Spread, find_population
 from whorl.simulation.stepping import Readings, Simulation
-from whorl.simulation.workloads import IDLE, PAGERANK, SGEMM, STREAM
 from whorl.store.schema import TELEMETRY
 
 S = 1_000_000_000

@@ -19,7 +19,7 @@ from whorl.analysis.tuning.power_plan import (
     step_time,
 )
 from whorl.benchmarks.tune import Setup, jobs_of, planted
-from whorl.simulation.workloads import WORKLOADS
+from whorl.simulation.load import WORKLOADS
 from whorl.tests.analysis.longhorn import needs_longhorn, raw
 from whorl.tests.sizes import count
 
