@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.fleet.side_by_side import Against, side_by_side
-from whorl.analysis.fleet.timelines import Timelines, Window, trend_of
+from whorl.analysis.fleet.side_by_side import Against, runs_of, side_by_side
+from whorl.analysis.fleet.timelines import Timelines, Window, trend
 from whorl.analysis.runs.probing import Probed, probed
 from whorl.analysis.verdicts.judge import judged
 from whorl.dashboards.figures import drawing
@@ -164,7 +164,7 @@ def test_a_trend_shows_the_fleet_its_interval_and_the_gpus_that_were_asked_for(t
     store, _ = stored(tmp_path / "s", 16, kinds=("pinned",), telemetry=False)
     later = BEGAN_NS + 86_400 * 10**9
     stored(tmp_path, 16, kinds=("pinned",), telemetry=False, campaign="made-2", began_ns=later, into=store)
-    found = trend_of(store, CLUSTER, "gemm-fp32")
+    found = trend(runs_of(store, CLUSTER, "gemm-fp32"))
     assert found is not None
     found = replace(found, periods=found.periods.with_columns(pl.col("period").replace("made-2", "<b>2")))
     gpu = found.gpus["gpu"][3]
