@@ -81,13 +81,12 @@ def dashboard(
         if demo:
             store = _measured(ends.enter_context(tempfile.TemporaryDirectory(prefix="whorl-demo-")))
         assert store is not None
-        from ..dashboards.app.first import begin
+        from ..dashboards.app.reading import QueryLimits, begin
         from ..store import Store
 
         opened = Store.open(store)
         reading = begin(opened)  # before what takes long to load
         from ..dashboards.app.shell import make_app
-        from ..dashboards.app.sql.console import QueryLimits
         from .advising import Advisor
 
         reading.limits, reading.advise = QueryLimits(sql_seconds, sql_memory), Advisor()

@@ -138,6 +138,11 @@ class Table:
         """The columns, those of a head alone too."""
         return [column if isinstance(column, Column) else Column(column) for column in self.columns]
 
+    def cluster(self, row: Sequence[Cell]) -> str | None:
+        """The cluster of a row; None where no column says it."""
+        cells = (cell for head, cell in zip(self.heads, row, strict=True) if head.head == "cluster")
+        return next((cell for cell in cells if isinstance(cell, str)), None)
+
     def texts(self) -> list[list[str]]:
         """The cells that are drawn, as people read them."""
         heads = self.heads

@@ -40,8 +40,7 @@ from .documents.books import summary_section
 from .documents.fleet import JudgedFleet
 from .documents.verdicts import as_judged, findings, not_judged
 from .figures import fleet as figures
-from .figures.drawing import for_notebook
-from .figures.looks import Look, thinned
+from .figures.drawing import Look, for_notebook, thinned
 from .figures.machine import CELLS, maps
 from .html import page, write_page
 from .words import MISSING, capital, in_store, listed
@@ -493,12 +492,12 @@ def _strips(rows: pl.DataFrame, level: str, looked: Looked) -> PlainFigure:
         keep[list(marked)] = True
         return _strips(rows.filter(pl.Series(keep)), level, looked)
     strips = figures.Strips.of(rows, figures.GPU_FIGURES[0], level)
-    return figures.strips(strips, names, marked, live=False)
+    return figures.strips(strips, figures.Marks(names, marked))
 
 
 def _power(rows: pl.DataFrame, looked: Looked) -> PlainFigure:
     names, marked = _rows_of(rows, looked)
-    return figures.against_power(figures.Powered.of(rows), names, marked)
+    return figures.against_power(figures.Powered.of(rows), figures.Marks(names, marked))
 
 
 def _timed_first(rows: pl.DataFrame) -> list[str]:

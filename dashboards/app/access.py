@@ -27,7 +27,6 @@ LIMITS = Limits(connections=256, body_bytes=16 << 20, threads=8)
 """A request may name every GPU of a large fleet, brushed."""
 _SHORTEST_TOKEN = 16
 _PREFIX = re.compile(r"/([A-Za-z0-9._~-]+/)*")
-_CALLBACKS = "/_dash-update-component"
 _COOKIE_DAYS = 7
 _TEXT = "text/plain; charset=utf-8"
 _POLICY = (
@@ -111,24 +110,21 @@ def without_prefix(application: Application, prefix: str) -> Application:
     return answer
 
 
-def protect(server: Flask, callbacks: dict[str, Any], *, token: str | None, prefix: str) -> None:
+def protect(server: Flask, *, token: str | None, prefix: str) -> None:
     """Let a request through only if it may, and tell the browser what the pages may do.
 
-    `token`: what every request must bring; None lets every request through that names this machine. `callbacks`:
-    Dash's map of all callbacks, by the name of their output: a question that no page asks is refused without a word in
-    the log, as Dash would fail in the middle of it.
+    `token`: what every request must bring; None lets every request through that names this machine.
     """
-    from dash.exceptions import DependencyException  # Dash takes long to load: the store is read meanwhile
+    from dash.exceptions import (  # Dash takes long to load: the store is read meanwhile
+        DashException,
+        DependencyException,
+    )
 
     @server.before_request
     def check() -> Response | None:
-        if token is None:
-            refusal = None if _names_this_machine(request.host) else _refuse_host()
-        else:
-            refusal = _check_token(token, prefix)
-        if refusal is None and request.method == "POST" and request.path == _CALLBACKS:
-            return _refuse_strange_question(callbacks)
-        return refusal
+        if token is not None:
+            return _check_token(token, prefix)
+        return None if _names_this_machine(request.host) else _refuse_host()
 
     @server.after_request
     def add_headers(response: Response) -> Response:
@@ -141,40 +137,12 @@ def protect(server: Flask, callbacks: dict[str, Any], *, token: str | None, pref
         """Dash raises this for a file that is none of its own."""
         return Response("there is no such file\n", HTTPStatus.NOT_FOUND, content_type=_TEXT)
 
+    def refuse_question(_: Exception) -> Response:
+        """Dash fails so in the middle of a question that no page asks."""
+        return Response("no page asks this\n", HTTPStatus.BAD_REQUEST, content_type=_TEXT)
 
-def _refuse_strange_question(callbacks: dict[str, Any]) -> Response | None:
-    try:
-        usual = _is_usual(callbacks, request.get_json(silent=True))
-    except (LookupError, TypeError, RecursionError):
-        usual = False
-    return None if usual else Response("no page asks this\n", HTTPStatus.BAD_REQUEST, content_type=_TEXT)
-
-
-def _is_usual(callbacks: dict[str, Any], question: Any) -> bool:
-    """Whether a page asks this. Raises LookupError or TypeError where it has not even the parts of a question."""
-    callback = callbacks[question["output"]]
-    several = isinstance(callback["output"], list)
-    outputs = [] if callback["no_output"] else question["outputs"] if several else [question["outputs"]]
-    return (
-        "callback" in callback  # the others run in the browser
-        and len(outputs) == (len(callback["output"]) if several else 1)
-        and all(isinstance(output[word], str) for output in outputs for word in ("id", "property"))
-        and all(
-            len(question.get(side, [])) == len(callback[side])
-            and all(map(_fits, question.get(side, []), callback[side]))
-            for side in ("inputs", "state")
-        )
-        and all(isinstance(name, str) for name in question.get("changedPropIds", []))
-    )
-
-
-def _fits(value: Any, parameter: dict[str, str]) -> bool:
-    """Whether a property of a component that came with a question is the one that the callback takes."""
-    if parameter["id"].startswith("{"):  # of any number of components
-        return isinstance(value, list) and all(
-            isinstance(part["id"], dict) and part["property"] == parameter["property"] for part in value
-        )
-    return all(value[word] == parameter[word] for word in ("id", "property"))
+    for kind in (AttributeError, LookupError, TypeError, RecursionError, DashException):
+        server.register_error_handler(kind, refuse_question)
 
 
 def _check_token(token: str, prefix: str) -> Response | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
@@ -18,9 +17,21 @@ from ...store.power_sensors import SensorError
 from ..document import Part, Section, Table
 from ..documents.books import summary_parts
 from ..documents.job import job_document
-from .drawing import components, failure, prose
-from .page import TELEMETRY, URL, Page, choice, field, following, heading, told
-from .reading import Later
+from .page import (
+    TELEMETRY,
+    URL,
+    Page,
+    choice,
+    components,
+    field,
+    follow_slowly,
+    following,
+    heading,
+    prose,
+    slow_parts,
+    told,
+)
+from .reading import STILL, Later
 from .state import MOST_GPUS, parse, typed_times
 from .state import State as Address
 
@@ -36,78 +47,71 @@ TIMES = {
 """Lengths of time up to the last reading, as a person chooses them; "" is what an address without a time shows."""
 BYS = {By.USER: "user", By.ACCOUNT: "account", By.JOB: "job", By.GPU: "GPU", By.NODE: "node", By.DAY: "day"}
 CLUSTER, LAST, SINCE, UNTIL, BY, JOB = (f"energy-{name}" for name in ("cluster", "last", "since", "until", "by", "job"))
-BODY, DOING, MADE, AGAIN, POLL, DRAWN, WRONG = (
-    f"energy-{name}" for name in ("body", "doing", "made", "again", "poll", "drawn", "wrong")
-)
-OF_ALL = "energy-of-all"
-"""The inputs that say nothing about one job."""
+OF_ALL, WRONG, BACK = "energy-of-all", "energy-wrong", "energy-back"
 _METRICS = ("power_mw", "utilization", "temperature_c")
-_EVERY_MS = 1000
 
 
-# -- the address --------------------------------------------------------------------------------------------------
+# -- the address, and what is drawn -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class EnergyAddress:
-    """What an address asks for."""
-
-    state: Address
-    by: By
-    notes: tuple[str, ...]
-    """Sentences about what the address says and the page does not know."""
-
-    def later(self, reading: Reading, *, again: bool = False) -> Later[EnergySummary] | Later[OneJob]:
-        """The answer, as far as it is."""
-        state = self.state
-        if state.job is not None:
-
-            def grounds(cluster: str, sensor: SensorError) -> Ground:
-                return reading.answer(ground, cluster, sensor, tables=("gpus", "runs", "results", "fingerprints"))
-
-            return reading.later(job_offline, state.job, state.cluster, again=again, grounds=grounds)
-        return reading.later(summary, state.cluster, state.since, state.until, state.last, again=again)
-
-
-def address_of(state: Address) -> EnergyAddress:
-    """What an address asks for; a sentence about each word of it that is unknown."""
-    notes, by = [], By.USER
-    if state.by is not None:
-        if state.by in set(By):
-            by = By(state.by)
-        else:
-            notes.append(f"by={state.by[:40]!r} in the address is none of {', '.join(BYS)}: energy by user is shown.")
+def _known(state: Address) -> tuple[Address, list[str]]:
+    """The address with what the page knows, and a sentence about each word that it does not."""
+    notes = []
+    if state.by is not None and state.by not in set(By):
+        notes.append(f"by={state.by[:40]!r} in the address is none of {', '.join(BYS)}: energy by user is shown.")
     if state.last is not None and state.last not in (*LENGTHS, ALL):
         lengths = f"{', '.join(LENGTHS)} and {ALL}"
         notes.append(f"last={state.last[:40]!r} in the address is none of {lengths}: it is left out.")
         state = replace(state, last=None)
-    return EnergyAddress(state, by, tuple(notes))
+    return replace(state, by=state.by if state.by in set(By) else By.USER.value), notes
 
 
-# -- what is drawn ------------------------------------------------------------------------------------------------
+def _ask(reading: Reading, state: Address, *, again: bool) -> Later[EnergySummary | OneJob]:
+    """The answer, as far as it is."""
+    address, _ = _known(state)
+    store, version = reading.store, reading.version((*STILL, "telemetry"))
+    if address.job is not None:
+        number = address.job
+
+        def grounds(cluster: str, sensor: SensorError) -> Ground:
+            return reading.answer(ground, cluster, sensor, tables=("gpus", "runs", "results", "fingerprints"))
+
+        return reading.slowly.ask(
+            ("job", number, address.cluster),
+            lambda say: job_offline(store, number, address.cluster, progress=say, grounds=grounds),
+            version,
+            again=again,
+        )
+    question = address.cluster, address.since, address.until, address.last
+    return reading.slowly.ask(
+        ("energy", *question), lambda say: summary(store, *question, progress=say), version, again=again
+    )
 
 
-def _body(answer: EnergySummary | OneJob, address: EnergyAddress) -> list[Component]:
+def _body(answer: EnergySummary | OneJob, state: Address) -> list[Component]:
     """The answer as components: tables with all their rows, whose names lead to GPUs and jobs."""
-    state = address.state
+    address, notes = _known(state)
 
-    def link(page: str, name: str) -> str | None:
+    def link(page: str, name: str, cluster: str | None) -> str | None:
         if name.startswith("("):  # idle, unattributed, or not known
             return None
-        return state.href(page, job=name) if page == PATH else state.href(page, gpu=(name,), job=None, last=None)
+        cluster = cluster or state.cluster
+        return state.href(page, cluster=cluster, **{"job": name} if page == PATH else {"gpu": (name,), "job": None})
 
-    notes = [_note(sentence) for sentence in address.notes]
+    parts: list[Any] = [told(html.P(prose(note))) for note in notes]
     if isinstance(answer, OneJob):
-        links = [_to_all(address)]
-        if answer.gpus["gpu"].count():
-            (since, until), gpus = answer.ends_ns, tuple(answer.gpus["gpu"].drop_nulls().head(MOST_GPUS))
-            href = state.href("telemetry", gpu=gpus, metric=_METRICS, since=since, until=until, job=None, last=None)
-            links.append(html.P(dcc.Link("The power of its GPUs over its time", href=href)))
-        return [*notes, *links, *components(map(_whole, job_document(answer).parts), link)]
+        if gpus := tuple(answer.gpus["gpu"].drop_nulls().head(MOST_GPUS)):
+            since, until = answer.ends_ns
+            cluster = next(iter(answer.gpus["cluster"].drop_nulls().to_list()), None)
+            to = replace(state, job=None, last=None, by=None, cluster=cluster)
+            href = to.href("telemetry", gpu=gpus, metric=_METRICS, since=since, until=until)
+            parts.append(html.P(dcc.Link("The power of its GPUs over its time", href=href)))
+        return [*parts, *components(map(_whole, job_document(answer).parts), link)]
     if answer.cut:
-        notes.append(_note("There are very many readings: only the last part of them is shown. Choose a longer time."))
-    parts = summary_parts(answer, (address.by,))
-    return [*notes, *components(map(_whole, parts), link)]
+        parts.append(
+            told(html.P("There are very many readings: only the last part of them is shown. Choose a longer time."))
+        )
+    return [*parts, *components(map(_whole, summary_parts(answer, (By(address.by or By.USER),))), link)]
 
 
 def _whole(part: Part) -> Part:
@@ -117,121 +121,78 @@ def _whole(part: Part) -> Part:
     return replace(part, most=None) if isinstance(part, Table) else part
 
 
-def _to_all(address: EnergyAddress) -> Component:
+def _to_all(state: Address) -> Component:
     """The way back from one job."""
-    return html.P(dcc.Link("← All jobs", href=address.state.href(PATH, job=None)))
+    return html.P(dcc.Link("← All jobs", href=state.href(PATH, job=None)), hidden=state.job is None)
 
 
-def _note(sentence: str, kind: str = "note") -> Component:
-    return told(html.P(prose(sentence)), kind=kind)
-
-
-def _waiting(address: EnergyAddress) -> Component:
+def _waiting(state: Address) -> Component:
     """What stands on the page before there is an answer."""
-    if address.state.job is not None:
-        return _note("Reading the telemetry of its GPUs, and comparing these with the fleet.")
-    return _note("Adding up the energy of each GPU. This is done once; of 27,648 GPUs it takes about a minute.")
+    if state.job is not None:
+        return told(html.P("Reading the telemetry of its GPUs, and comparing these with the fleet."))
+    return told(html.P("Adding up the energy of each GPU. This is done once; of 27,648 GPUs it takes about a minute."))
 
 
-# -- inputs -------------------------------------------------------------------------------------------------------
+# -- the page -----------------------------------------------------------------------------------------------------
+
+
+def _values(state: Address, names: tuple[str, ...]) -> dict[str, str | None]:
+    """What the inputs say of an address. A cluster that no list has stays in the address, so that the page goes on
+    saying so."""
+    address, _ = _known(state)
+    ends = {name: "" if at is None else written(at) for name, at in ((SINCE, state.since), (UNTIL, state.until))}
+    cluster = state.cluster if state.cluster in names else None
+    return {CLUSTER: cluster, LAST: address.last or "", BY: address.by, JOB: state.job or "", **ends}
+
+
+def _clusters(reading: Reading) -> tuple[str, ...]:
+    return tuple(reading.answer(clusters, tables=("gpus", "jobs")))
 
 
 def _layout(reading: Reading, state: Address) -> Component:
     """The inputs, and room for what follows the address."""
-    names, address = _clusters(reading), address_of(state)
-    chosen = dcc.Dropdown(list(names), _listed(state, names), id=CLUSTER, placeholder="all clusters")
+    names = _clusters(reading)
+    values = _values(state, names)
     of_all = [
-        html.Label(["Time, up to the last reading", choice(LAST, TIMES, address.state.last or "")]),
-        html.Label(["From (UTC)", field(SINCE)]),
-        html.Label(["to", field(UNTIL)]),
-        html.Label(["Energy by", choice(BY, {by.value: name for by, name in BYS.items()}, address.by)]),
+        html.Label(["Time, up to the last reading", choice(LAST, TIMES, values[LAST] or "")]),
+        html.Label(["From (UTC)", field(SINCE, value=values[SINCE])]),
+        html.Label(["to", field(UNTIL, value=values[UNTIL])]),
+        html.Label(["Energy by", choice(BY, {by.value: name for by, name in BYS.items()}, values[BY] or "")]),
     ]
+    chosen = dcc.Dropdown(list(names), values[CLUSTER], id=CLUSTER, placeholder="all clusters")
     inputs = [
         html.Label(["Cluster", chosen], hidden=len(names) < 2 and state.cluster is None),
         html.Div(of_all, id=OF_ALL, className="inputs"),
-        html.Label(["One job", field(JOB, value=state.job or "", placeholder="its number")]),
-    ]
-    progress = [
-        html.Span(id=MADE, className="soft"),
-        html.Button("Reload", id=AGAIN, type="button", n_clicks=0, hidden=True),
-        html.Span(id=DOING, role="status"),
+        html.Label(["One job", field(JOB, value=values[JOB], placeholder="its number")]),
     ]
     return html.Div(
         [
             heading("Jobs and energy"),
             html.Div(inputs, className="inputs"),
             html.Div(id=WRONG, role="alert"),
-            html.Div(progress, className="made"),
-            html.Div(id=BODY),
-            dcc.Interval(POLL, interval=_EVERY_MS, disabled=True),
-            dcc.Store(DRAWN),
+            html.Div(_to_all(state), id=BACK),
+            *slow_parts(PATH),
         ]
     )
 
 
-def _clusters(reading: Reading) -> Collection[str]:
-    return reading.answer(clusters, tables=("gpus", "jobs"))
-
-
-def _listed(state: Address, names: Collection[str]) -> str | None:
-    """The cluster of an address as the list has it. One that no list has stays in the address, so that the page goes
-    on saying so."""
-    return state.cluster if state.cluster in names else None
-
-
-# -- callbacks ----------------------------------------------------------------------------------------------------
-
-
 def _register(app: Dash, reading: Reading) -> None:
-    _follow(app, reading)
-    _change(app, reading)
+    inputs = (CLUSTER, LAST, BY, JOB, SINCE, UNTIL)
+    follow_slowly(app, PATH, lambda state, again: _ask(reading, state, again=again), _body, _waiting)
 
+    @following(
+        app,
+        PATH,
+        *(Output(name, "value") for name in inputs),
+        Output(OF_ALL, "hidden"),
+        Output(BACK, "children"),
+        Input(URL, "search"),
+    )
+    def follow(search: str | None) -> list[Any]:
+        state, _ = parse(search)
+        values = _values(state, _clusters(reading))
+        return [*(values[name] for name in inputs), state.job is not None, _to_all(state)]
 
-def _follow(app: Dash, reading: Reading) -> None:
-    outputs = {
-        "body": Output(BODY, "children"), "made": Output(MADE, "children"), "doing": Output(DOING, "children"),
-        "alone": Output(AGAIN, "hidden"), "quiet": Output(POLL, "disabled"), "drawn": Output(DRAWN, "data"),
-        "cluster": Output(CLUSTER, "value"), "last": Output(LAST, "value"), "since": Output(SINCE, "value"),
-        "until": Output(UNTIL, "value"), "by": Output(BY, "value"), "job": Output(JOB, "value"),
-        "of_one": Output(OF_ALL, "hidden"),
-    }  # fmt: skip
-    events = (Input(URL, "search"), Input(POLL, "n_intervals"), Input(AGAIN, "n_clicks"))
-
-    @following(app, PATH, outputs, *events, State(DRAWN, "data"))
-    def follow(search: str | None, _: int | None, __: int | None, before: dict[str, Any] | None) -> dict[str, Any]:
-        address = address_of(parse(search)[0])
-        state = address.state
-        inputs = {
-            "cluster": _listed(state, _clusters(reading)),
-            "last": state.last or "",
-            "by": address.by.value,
-            "job": state.job or "",
-            "of_one": state.job is not None,
-            "since": "" if state.since is None else written(state.since),
-            "until": "" if state.until is None else written(state.until),
-        }
-        try:
-            later = address.later(reading, again=ctx.triggered_id == AGAIN)
-        except Exception as error:
-            problem = _note(failure(error), "problem")
-            body = [problem] if state.job is None else [_to_all(address), problem]
-            return inputs | {"body": body, "made": None, "doing": None, "alone": True, "quiet": True, "drawn": None}
-        figure_data = {"search": state.search(), "at": str(later.made_at)}
-        progress = {"doing": later.doing, "quiet": later.doing is None}
-        if ctx.triggered_id == POLL and before is not None and figure_data.items() <= before.items():
-            return dict.fromkeys(outputs, no_update) | progress
-        if later.answer is None:
-            return inputs | progress | {"body": _waiting(address), "made": None, "alone": True, "drawn": figure_data}
-        if isinstance(later.answer, EnergySummary):
-            times = {name: written(at) for name, at in zip(("since", "until"), later.answer.ends_ns, strict=True)}
-            inputs |= times
-            figure_data |= times
-        body = _body(later.answer, address)
-        as_of = f"as of {later.made_at:%Y-%m-%d %H:%M:%S} UTC" + ("; more was stored since" if later.newer else "")
-        return inputs | progress | {"body": body, "made": prose(as_of), "alone": False, "drawn": figure_data}
-
-
-def _change(app: Dash, reading: Reading) -> None:
     @app.callback(
         Output(URL, "search", allow_duplicate=True),
         Output(WRONG, "children"),
@@ -239,30 +200,29 @@ def _change(app: Dash, reading: Reading) -> None:
         *(Input(name, event) for name in (SINCE, UNTIL, JOB) for event in ("n_submit", "n_blur")),
         *(State(name, "value") for name in (SINCE, UNTIL, JOB)),
         State(URL, "search"),
-        State(DRAWN, "data"),
         prevent_initial_call=True,
     )
     def change(cluster: str | None, last: str | None, by: str | None, *values: Any) -> tuple[Any, Any]:
-        since, until, number, search, before = values[-5:]
-        address = address_of(parse(search)[0])
-        state = new = address.state
-        if ctx.triggered_id == CLUSTER and cluster != _listed(state, _clusters(reading)):
-            new = replace(state, cluster=cluster, job=None)
-        elif ctx.triggered_id == LAST and (last or None) != state.last:
-            new = replace(state, last=last or None, since=None, until=None)
-        elif ctx.triggered_id == BY and by != address.by:
-            new = replace(state, by=by)
-        elif ctx.triggered_id == JOB:
-            new = replace(state, job=(number or "").strip() or None)
-        elif ctx.triggered_id in (SINCE, UNTIL):
-            ends = {"since": since or "", "until": until or ""}
-            if ends.items() <= (before or {}).items():  # nothing was typed
-                return no_update, None
-            try:
-                since_ns, until_ns = typed_times(since, until)
-            except InputError as error:
-                return no_update, _note(str(error), "problem")
-            new = replace(state, since=since_ns, until=until_ns, last=None)
+        since, until, number, search = values[-4:]
+        state = new = parse(search)[0]
+        now = _values(state, _clusters(reading))
+        typed = {CLUSTER: cluster, LAST: last or "", BY: by, JOB: (number or "").strip(), SINCE: since, UNTIL: until}
+        used = str(ctx.triggered_id)
+        if used in (SINCE, UNTIL):
+            if (since or "", until or "") != (now[SINCE], now[UNTIL]):
+                try:
+                    since_ns, until_ns = typed_times(since, until)
+                except InputError as error:
+                    return no_update, told(html.P(str(error)), kind="problem")
+                new = replace(state, since=since_ns, until=until_ns, last=None)
+        elif typed[used] != now[used]:
+            changes: dict[str, dict[str, Any]] = {
+                CLUSTER: {"cluster": cluster, "job": None},
+                LAST: {"last": last or None, "since": None, "until": None},
+                BY: {"by": by},
+                JOB: {"job": typed[JOB] or None},
+            }
+            new = replace(state, **changes[used])
         return no_update if new == state else new.search(), None
 
 

@@ -1,51 +1,46 @@
-"""The page GPU: one GPU in full, found by a search or by links, with what a reader may choose.
+"""The page GPU: one GPU in full, found by a search or by links.
 
-What it says stands in `documents/gpu.py`: the same sections as `whorl explain` and `whorl report --gpu`.
+What it says is the document of `documents/gpu.py`: the same as `whorl explain` and `whorl report --gpu`.
 """
 
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
-from dash import Dash, Input, Output, dcc, html, no_update
+from dash import Dash, Input, Output, dcc, html
 from dash import State as Also
 
 from ...analysis.choosing import beside, known_gpus, meant, search, shared
 from ...analysis.one_gpu import happened, standing
-from ...analysis.one_gpu.explain import Found, Named, around, named, newest_reading, own_runs, stands_in, timed
+from ...analysis.one_gpu.explain import Found, Named, OneGpu, around, named, newest_reading, own_runs, timed
 from ...analysis.one_gpu.happened import reasons
-from ...analysis.one_gpu.standing import Compared, Line
+from ...analysis.one_gpu.standing import Compared
+from ...analysis.verdicts.fingerprint import Neighbour
 from ...analysis.verdicts.judgements import StoredJudgement, made_judgement, stored
 from ...errors import WhorlError
-from ..document import Chart, Command, Part, Section
-from ..documents import gpu as document
-from ..words import MISSING, in_store, many
-from .drawing import component, components, graph, labelled, prose
-from .grid import MOST
-from .page import VERDICTS, Need, Page, following, told
+from ..document import Section
+from ..documents import gpu as documents
+from ..words import MISSING, many
+from .page import VERDICTS, Need, Page, components, following, labelled, told
 from .state import URL, State, parse
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
 
-    from ...analysis.verdicts.fingerprint import Neighbour
     from ...store import Store
     from .reading import Reading
 
 PATH = "gpu"
-_TITLE, _CHOOSER, _CHOICE = "gpu-title", "gpu-chooser", "gpu-choice"
+_TITLE, _CHOOSER, _CHOICE, _BODY = "gpu-title", "gpu-chooser", "gpu-choice", "gpu-body"
+_NEWEST, _AGAIN, _AGAIN_MS = "gpu-newest", "gpu-again", 30_000
 _OFFERED = 40
 _KEY_LETTERS = 12  # of a UUID
-_FINGERPRINTED = ("fingerprints", "runs")
 _JUDGED = ("judgements", "verdicts", "levels", "day_levels")
-_MEASURED = ("gpus", "runs", "results", *_JUDGED)
 Row = Mapping[str, Any]
-T = TypeVar("T")
 
 
 # -- what is known -----------------------------------------------------------------------------------------------
@@ -56,78 +51,53 @@ def known(reading: Reading) -> pl.DataFrame:
     return reading.answer(known_gpus, tables=("gpus",))
 
 
-class KnownGpu:
-    """What is known of one GPU: each part is read once, and kept until the store changes."""
+def read_gpu(reading: Reading, row: Row) -> OneGpu:
+    """All that is known of a GPU; what it shares with its cluster is kept. `row`: of `known`."""
+    store, cluster, gpu, keys = reading.store, row["cluster"], row["gpu"], row["keys"]
+    newest = reading.answer(_newest, cluster, tables=_JUDGED)
+    judgement = newest
+    if judgement is None or not judgement.is_complete(store):
+        judgement = reading.answer(_made, cluster, tables=("gpus", "runs", "results", "events", *_JUDGED))
+    compared = Compared.read(store, judgement, keys, peers=True)
+    workloads = set(compared.levels["workload"])
+    runs = own_runs(store, cluster, keys, row["model"], workloads=workloads)
+    found = None
+    if newest is not None:
+        newer = reading.kept(("newer", cluster), lambda: newest.newer(store), tables=("runs", *_JUDGED))
+        found = Found.of(newest, row, workloads, newer)
+    figures = reading.answer(standing.figures, cluster, tables=("fingerprints", "runs"))
+    return OneGpu(
+        row,
+        found,
+        compared.places,
+        compared.lines(timed(runs)),
+        shared(known(reading), row),
+        tuple(happened.events(store, cluster, keys, row["node"])),
+        runs,
+        pl.DataFrame(),  # read by itself: of a large fleet that takes longer than all else
+        stands=() if figures is None else tuple(standing.standings(store, figures, gpu)),
+        figures=figures,
+        alike=_near(reading, figures, gpu),
+        marks=tuple(happened.marks(store, cluster, keys, row["node"])),
+        reasons=reasons(store, cluster, keys),
+        telemetry=None,
+    )
 
-    def __init__(self, reading: Reading, row: Row) -> None:
-        """`row`: of `known`."""
-        self.reading, self.row = reading, row
-        self.store, self.cluster, self.keys = reading.store, row["cluster"], row["keys"]
 
-    def _kept(self, part: str, make: Callable[[], T], tables: Sequence[str]) -> T:
-        return self.reading.kept((part, self.cluster, self.row["gpu"]), make, tables=tables)
-
-    def fingerprints(self) -> standing.Figures | None:
-        """The fingerprints of its cluster."""
-        return self.reading.answer(standing.figures, self.cluster, tables=_FINGERPRINTED)
-
-    def stands(self) -> Sequence[standing.Standing]:
-        """Its figures beside its peers."""
-        figures = self.fingerprints()
-        if figures is None:
-            return ()
-        return self._kept("stands", lambda: standing.standings(self.store, figures, self.row["gpu"]), _FINGERPRINTED)
-
-    def near(self) -> Sequence[Neighbour]:
-        """The GPUs that are most like it."""
-        figures, cluster = self.fingerprints(), self.cluster
-        if figures is None:
-            return ()
-        neighbours = self.reading.kept(
-            ("alike", cluster), lambda: standing.alike(self.store, figures), tables=_FINGERPRINTED
-        )
-        names = known(self.reading).filter(pl.col("cluster") == cluster).select("gpu", "name")
-        by_key = self.reading.kept(("names", cluster), lambda: dict(names.iter_rows()), tables=("gpus",))
-        return standing.neighbours(neighbours, self.row["gpu"], by_key)
-
-    def runs(self) -> pl.DataFrame:
-        """Its runs."""
-        workloads = set(self.compared().levels["workload"])
-        model = self.row["model"]
-        return self._kept(
-            "runs", lambda: own_runs(self.store, self.cluster, self.keys, model, workloads=workloads), _MEASURED
-        )
-
-    def compared(self) -> Compared:
-        """Its levels and those of its peers, as judged."""
-        judgement = self.reading.answer(_newest, self.cluster, tables=_JUDGED)
-        if judgement is None or not judgement.is_complete(self.store):
-            judgement = self.reading.answer(_made, self.cluster, tables=(*_MEASURED, "events"))
-        return self._kept("compared", lambda: Compared.read(self.store, judgement, self.keys, peers=True), _MEASURED)
-
-    def lines(self) -> Sequence[Line]:
-        """Its past, by workload."""
-        return self._kept("lines", lambda: self.compared().lines(timed(self.runs())), _MEASURED)
-
-    def found(self) -> Found | None:
-        """What the newest judgement says of it; None where its cluster was never judged."""
-        judgement = self.reading.answer(_newest, self.cluster, tables=_JUDGED)
-        if judgement is None:
-            return None
-        newer = self.reading.kept(
-            ("newer", self.cluster), lambda: judgement.newer(self.store), tables=("runs", *_JUDGED)
-        )
-        return Found.of(judgement, self.row, set(self.compared().levels["workload"]), newer)
-
-    def marks(self) -> Sequence[happened.Mark]:
-        """What may have changed it."""
-        make = lambda: happened.marks(self.store, self.cluster, self.keys, self.row["node"])  # noqa: E731
-        return self._kept("marks", make, ("gpus", "events"))
-
-    def events(self) -> Sequence[happened.Happened]:
-        """Its events."""
-        make = lambda: happened.events(self.store, self.cluster, self.keys, self.row["node"])  # noqa: E731
-        return self._kept("events", make, ("events",))
+def _near(reading: Reading, figures: standing.Figures | None, gpu: str) -> tuple[Neighbour, ...]:
+    """The GPUs that are most like it."""
+    if figures is None:
+        return ()
+    of_cluster = pl.col("cluster") == figures.cluster
+    alike, names = reading.kept(
+        ("alike", figures.cluster),
+        lambda: (
+            standing.alike(reading.store, figures),
+            dict(known(reading).filter(of_cluster).select("gpu", "name").iter_rows()),
+        ),
+        tables=("fingerprints", "runs", "gpus"),
+    )
+    return tuple(standing.neighbours(alike, gpu, names))
 
 
 def _newest(store: Store, cluster: str) -> StoredJudgement | None:
@@ -145,165 +115,44 @@ def _row(reading: Reading, state: State) -> tuple[Row | None, str]:
     """The GPU of an address, and why there is none."""
     if not state.gpu:
         return None, ""
-    name, cluster = state.gpu[0], state.cluster
     try:
-        make = lambda: meant(known(reading), name, cluster, "this store")  # noqa: E731
-        return reading.kept(("meant", name, cluster), make, tables=("gpus",)), ""
+        return meant(known(reading), state.gpu[0], state.cluster, "this store"), ""
     except WhorlError as error:
         return None, str(error)
 
 
 def _ahead(reading: Reading) -> Iterator[Callable[[], object]]:
     """What the page reads of the worst GPU: most of it is the same for every other."""
-    yield lambda: known(reading)
     worst = reading.answer(named, tables=("judgements", "verdicts"))
     if worst:
-        gpu = KnownGpu(reading, meant(known(reading), worst[0].gpu, worst[0].cluster, "this store"))
-        yield from (gpu.fingerprints, gpu.stands, gpu.runs, gpu.found, gpu.lines, gpu.near)
+        row = meant(known(reading), worst[0].gpu, worst[0].cluster, "this store")
+        yield lambda: read_gpu(reading, row)
 
 
-# -- the sections ------------------------------------------------------------------------------------------------
+# -- what is drawn -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _FigureChoice:
-    """A choice among the figures of a chart: the field of the address that says which."""
+def _body(reading: Reading, row: Row, state: State) -> list[Component]:
+    """The document of a GPU, with links to other pages under what was found."""
 
-    chart: str
-    field: str
+    def address(page: str, name: str, _: str | None) -> str:
+        return state.href(page, gpu=(name,), cluster=row["cluster"])
 
-    @property
-    def name(self) -> str:
-        """Its id."""
-        return f"gpu-{self.field}"
-
-
-_CONTROLS = (_FigureChoice(document.BESIDE, "figure"), _FigureChoice(document.SITTINGS, "probe"))
-
-
-def _head(gpu: KnownGpu, state: State) -> list[Component]:
-    judged, runs = gpu.found(), gpu.runs()
-    parts: list[Part | None] = [
-        document.summary(gpu.stands(), judged),
-        document.what_was_found(gpu.row, runs, judged, gpu.events(), store=str(gpu.store.root)),
-    ]
-    return [
-        *_drawn(parts, state),
-        _links(gpu, runs, state),
-        *_drawn([_identity(gpu, runs), document.newest(newest_reading(gpu.store, gpu.row))], state),
-    ]
-
-
-def _identity(gpu: KnownGpu, runs: pl.DataFrame) -> Section:
-    section = document.which(gpu.row, shared(known(gpu.reading), gpu.row), runs)
-    options = in_store(gpu.store.root, gpu.row["cluster"])
-    write = Command(f"whorl report --gpu {shlex.quote(str(gpu.row['name']))} {options} --out gpu.html")
-    vendor = Section("Evidence for a vendor: the same as one offline file", [write], folded=True)
-    return replace(section, parts=[*section.parts, vendor])
-
-
-def _beside(gpu: KnownGpu, state: State) -> list[Component]:
-    stands, root = gpu.stands(), str(gpu.store.root)
-    parts = [
-        document.places(gpu.compared().places, gpu.row["model"]),
-        document.beside_its_peers(stands, gpu.fingerprints(), gpu.runs(), gpu.row, store=root),
-    ]
-    return _drawn(parts, state)
-
-
-def _past(gpu: KnownGpu, state: State) -> list[Component]:
-    judged = gpu.found()
-    workloads = stands_in(gpu.compared().places, () if judged is None else judged.verdicts)
-    if state.probe is not None:
-        workloads = [state.probe, *workloads]
-    return _drawn([document.past(gpu.lines(), judged, gpu.marks(), workloads)], state)
-
-
-def _clock(gpu: KnownGpu, state: State) -> list[Component]:
-    """Telemetry is never kept, as it comes all the time."""
-    section = document.clock(
-        reasons(gpu.store, gpu.cluster, gpu.keys, state.since, state.until), store=str(gpu.store.root)
+    gpu = read_gpu(reading, row)
+    parts = documents.document(gpu, str(reading.store.root)).parts
+    titles = [part.title if isinstance(part, Section) else "" for part in parts]
+    place = titles.index("What was found") + 1
+    newest = html.Div([html.Div(id=_NEWEST), dcc.Interval(id=_AGAIN, interval=_AGAIN_MS)])
+    head, which, rest = (
+        components(part, address) for part in (parts[:place], parts[place : place + 1], parts[place + 1 :])
     )
-    clock_parts = _drawn([section], state)
-    if state.since is None and state.until is None:
-        return clock_parts
-    everything = dcc.Link("Show all of it", href=state.href(PATH, since=None, until=None))
-    return [html.P(["Only the time that the address asks for. ", everything, "."]), *clock_parts]
+    return [*head, _links(reading, gpu, state), *which, newest, *rest]
 
 
-def _runs(gpu: KnownGpu, state: State) -> list[Component]:
-    judged = gpu.found()
-    parts = [
-        document.runs(gpu.runs(), MOST),
-        document.events(gpu.events(), MOST),
-        document.like_it(gpu.near()),
-        None if judged is None else document.not_judged(judged.not_judged),
-        document.method(gpu.runs()),
-    ]
-    return _drawn(parts, state)
-
-
-_PARTS: Mapping[str, tuple[Callable[[KnownGpu, State], list[Component]], tuple[str, ...]]] = {
-    "gpu-head": (_head, ()),
-    "gpu-peers": (_beside, ("figure",)),
-    "gpu-past": (_past, ("probe",)),
-    "gpu-clock": (_clock, ("since", "until")),
-    "gpu-runs": (_runs, ()),
-}
-"""By id: what makes a part, and the names in the address that it depends on besides the GPU."""
-
-
-def _drawn(parts: Iterable[Part | None], state: State) -> list[Component]:
-    """Parts as components, with a choice above each chart that has one."""
-
-    def address(page: str, name: str) -> str:
-        return state.href(page, gpu=(name,))
-
-    elements: list[Component] = []
-    for part in parts:
-        if isinstance(part, Section) and not part.folded and any(map(_control, part.parts)):
-            inside = [
-                drawn_part
-                for inner in part.parts
-                for drawn_part in (_choice(inner, state) or components([inner], address))
-            ]
-            lead = [html.P(prose(part.lead), className="soft")] if part.lead else []
-            elements.append(html.Section([html.H2(part.title), *lead, *inside]))
-        elif part is not None:
-            elements.append(component(part, address))
-    return elements
-
-
-def _control(part: Part) -> _FigureChoice | None:
-    if not isinstance(part, Chart):
-        return None
-    return next((control for control in _CONTROLS if control.chart == part.title), None)
-
-
-def _choice(part: Part, state: State) -> list[Component]:
-    """A chart with a choice above it; nothing for another part."""
-    control = _control(part)
-    if control is None or not isinstance(part, Chart):
-        return []
-    names, name = list(part.figures), getattr(state, control.field)
-    chosen = name if name in part.figures else names[0]
-    choose: Component = dcc.Dropdown(names, chosen, id=control.name, clearable=False)
-    if len(names) <= 6:
-        choose = dcc.RadioItems(names, chosen, id=control.name, inline=True, className="views")
-    legend = html.Legend(f"{part.title}: which", className="unseen")
-    return [
-        html.H3(part.title),
-        html.P(prose(part.caption), className="soft"),
-        html.Fieldset([legend, choose], className="inputs narrow", hidden=len(names) == 1),
-        dcc.Store(f"{control.name}-is", data=chosen),
-        graph(part.figures[chosen], f"{part.title}: {chosen}", id=f"{control.name}-drawn"),
-    ]
-
-
-def _links(gpu: KnownGpu, runs: pl.DataFrame, state: State) -> Component:
+def _links(reading: Reading, gpu: OneGpu, state: State) -> Component:
     """Where to look on: the pages that have something to show."""
-    this: dict[str, Any] = {"gpu": (gpu.row["name"],), "cluster": gpu.cluster}
-    window = around(runs)
+    this: dict[str, Any] = {"gpu": (gpu.name,), "cluster": gpu.cluster}
+    window = around(gpu.runs)
     since, until = window or (None, None)
     telemetry = "Its telemetry around its newest run" if window else "Its telemetry"
     pages = [
@@ -315,23 +164,25 @@ def _links(gpu: KnownGpu, runs: pl.DataFrame, state: State) -> Component:
     links = [
         dcc.Link(text, href=state.href(path, **(this | changes)))
         for text, path, changes, table in pages
-        if gpu.reading.has(table)
+        if reading.has(table)
     ]
     return html.Nav(links, className="onward", **labelled("Look on"))
 
 
 def _nothing_chosen(reading: Reading, state: State) -> Component:
     """What stands there while no GPU is chosen: those with findings."""
-    worst = reading.answer(named, tables=("judgements", "verdicts"))
-    if worst:
-        by_cluster: dict[str, list[Named]] = {}
-        for gpu in worst:
-            by_cluster.setdefault(gpu.cluster, []).append(gpu)
-        tables = []
-        for cluster, gpus in by_cluster.items():
-            of_cluster = replace(state, cluster=cluster)
-            title = f"Cluster {cluster}" if len(by_cluster) > 1 else ""
-            tables += _drawn([document.named(gpus, title)], of_cluster)
+    by_cluster: dict[str, list[Named]] = {}
+    for gpu in reading.answer(named, tables=("judgements", "verdicts")):
+        by_cluster.setdefault(gpu.cluster, []).append(gpu)
+    if by_cluster:
+        tables = [
+            component
+            for cluster, gpus in by_cluster.items()
+            for component in components(
+                [documents.named(gpus, f"Cluster {cluster}" if len(by_cluster) > 1 else "")],
+                lambda page, name, _, cluster=cluster: state.href(page, gpu=(name,), cluster=cluster),  # type: ignore[misc]
+            )
+        ]
         lead = html.P("Choose one of these, or search above.", className="soft")
         return html.Section([html.H2("GPUs with findings, the worst first"), lead, *tables])
     if reading.has("judgements"):
@@ -356,7 +207,7 @@ def _chooser(reading: Reading, row: Row | None, state: State) -> Component:
     return html.Div([*parts, *([] if row is None else _node(gpus, row, state))], className="inputs gpu-chooser")
 
 
-def _node(gpus: pl.DataFrame, row: Row, state: State) -> list[Component]:
+def _node(gpus: pl.DataFrame, row: Row, state: State) -> Sequence[Component]:
     """The GPU before, those of the node, the one after; none where the node is not known."""
     around_it = beside(gpus, row)
     if not around_it.gpus:
@@ -367,26 +218,13 @@ def _node(gpus: pl.DataFrame, row: Row, state: State) -> list[Component]:
             return html.Span(text, className="off")
         return dcc.Link(text, href=state.href(PATH, gpu=(name,), cluster=row["cluster"]), title=title, **attributes)
 
-    def slot(name: str) -> str:
-        return name.rpartition("/")[2] if "/" in name else name[:_KEY_LETTERS]
-
     node = f"node {row['node']}" if row["parent"] is None else "the same card"
-    slots = [
-        link(name, slot(str(name)), str(name), className="here" if gpu == row["gpu"] else "")
-        for name, gpu in around_it.gpus
-    ]
-    return [
-        html.Nav(
-            [
-                link(around_it.previous, "‹ previous", f"previous GPU of {node}"),
-                html.Span(f"{node}:", className="soft"),
-                *slots,
-                link(around_it.next, "next ›", f"next GPU of {node}"),
-            ],
-            className="beside",
-            **labelled(f"GPUs of {node}"),
-        )
-    ]
+    links = [link(around_it.previous, "‹ previous", f"previous GPU of {node}"), html.Span(f"{node}:", className="soft")]
+    for name, gpu in around_it.gpus:
+        slot = name.rpartition("/")[2] if "/" in name else name[:_KEY_LETTERS]
+        links.append(link(name, slot, str(name), className="here" if gpu == row["gpu"] else ""))
+    links.append(link(around_it.next, "next ›", f"next GPU of {node}"))
+    return [html.Nav(links, className="beside", **labelled(f"GPUs of {node}"))]
 
 
 def _options(gpus: pl.DataFrame, typed: str, cluster: str | None, reading: Reading) -> list[dict[str, str]]:
@@ -411,84 +249,32 @@ def _options(gpus: pl.DataFrame, typed: str, cluster: str | None, reading: Readi
 
 
 def _layout(*_: Any) -> Component:
-    parts: list[Component] = [
-        dcc.Loading(
-            html.Div(id=name, className="part"), delay_show=400, type="dot", overlay_style={"visibility": "visible"}
-        )
-        for name in _PARTS
-    ]
-    stores = [dcc.Store(f"{name}-shown") for name in (_CHOOSER, *_PARTS)]
-    return html.Div([html.H1("GPU", id=_TITLE), html.Div(id=_CHOOSER), *parts, *stores], className="gpu")
+    body = dcc.Loading(html.Div(id=_BODY), delay_show=400, type="dot", overlay_style={"visibility": "visible"})
+    return html.Div([html.H1("GPU", id=_TITLE), html.Div(id=_CHOOSER), body], className="gpu")
 
 
 def _register(app: Dash, reading: Reading) -> None:
-    _register_search(app, reading)
-
-    @following(
-        app,
-        PATH,
-        Output(_TITLE, "children"),
-        Output(_CHOOSER, "children"),
-        Output(f"{_CHOOSER}-shown", "data"),
-        Input(URL, "search"),
-        Also(f"{_CHOOSER}-shown", "data"),
-    )
-    def follow_title(address: str | None, before: Any) -> tuple[Any, Any, Any]:
+    @following(app, PATH, Output(_TITLE, "children"), Output(_CHOOSER, "children"), Input(URL, "search"))
+    def follow_title(address: str | None) -> tuple[str, Component]:
         state, _ = parse(address)
         row, _ = _row(reading, state)
-        now = {"gpu": None if row is None else [row["cluster"], row["gpu"]], "cluster": state.cluster}
-        if now == before:  # a list that is open stays open
-            return no_update, no_update, no_update
-        title = "GPU" if row is None else f"GPU {row['name']}"
-        return title, _chooser(reading, row, state), now
+        return "GPU" if row is None else f"GPU {row['name']}", _chooser(reading, row, state)
 
-    for name in _PARTS:
-        _register_part(app, reading, name)
-    for control in _CONTROLS:
-        _register_control(app, control)
-
-
-def _register_part(app: Dash, reading: Reading, name: str) -> None:
-    make, fields = _PARTS[name]
-
-    @following(
-        app,
-        PATH,
-        Output(name, "children"),
-        Output(f"{name}-shown", "data"),
-        Input(URL, "search"),
-        Also(f"{name}-shown", "data"),
-    )
-    def follow_part(address: str | None, before: Any) -> tuple[Any, Any]:
+    @following(app, PATH, Output(_BODY, "children"), Input(URL, "search"))
+    def follow(address: str | None) -> Any:
         state, _ = parse(address)
         row, problem = _row(reading, state)
-        now: dict[str, Any] = {"fields": [getattr(state, field) for field in fields], "problem": problem}
-        now["gpu"] = None if row is None else [row["cluster"], row["gpu"]]
-        if now == before:
-            return no_update, no_update
         if row is not None:
-            return make(KnownGpu(reading, row), replace(state, cluster=row["cluster"])), now
-        if name != next(iter(_PARTS)):
-            return None, now
-        nothing = told(html.P(problem), kind="problem") if problem else _nothing_chosen(reading, state)
-        return nothing, now
+            return _body(reading, row, state)
+        return told(html.P(problem), kind="problem") if problem else _nothing_chosen(reading, state)
 
+    @app.callback(Output(_NEWEST, "children"), Input(_AGAIN, "n_intervals"), Also(URL, "search"))
+    def read_again(_: Any, address: str | None) -> list[Component]:
+        state, _problems = parse(address)
+        row = meant(known(reading), next(iter(state.gpu), ""), state.cluster, "this store")
+        part = documents.newest(newest_reading(reading.store, row))
+        return [] if part is None else components([part])
 
-def _register_control(app: Dash, control: _FigureChoice) -> None:
-    @app.callback(
-        Output(URL, "search", allow_duplicate=True),
-        Input(control.name, "value"),
-        Also(f"{control.name}-is", "data"),
-        Also(URL, "search"),
-        prevent_initial_call=True,
-    )
-    def change(value: str | None, before: str | None, address: str | None) -> Any:
-        if value is None or value == before:  # it was just drawn
-            return no_update
-        return replace(parse(address)[0], **{control.field: value}).search()  # type: ignore[arg-type]
-
-
-def _register_search(app: Dash, reading: Reading) -> None:
     @app.callback(
         Output(_CHOICE, "options"),
         Input(_CHOICE, "search_value"),
@@ -508,14 +294,14 @@ def _register_search(app: Dash, reading: Reading) -> None:
         Also(URL, "search"),
         prevent_initial_call=True,
     )
-    def choose(value: str | None, address: str | None) -> Any:
+    def choose(value: str | None, address: str | None) -> str:
         state, _ = parse(address)
         if value is None:
-            return no_update
+            return state.search()
         cluster, gpu = json.loads(value)
         row = known(reading).filter((pl.col("cluster") == cluster) & (pl.col("gpu") == gpu))
         name = str(row["name"][0]) if row.height else gpu
-        return replace(state, cluster=cluster, gpu=(name,), since=None, until=None).search()
+        return replace(state, cluster=cluster, gpu=(name,)).search()
 
 
 PAGE = Page(PATH, "GPU", (Need("gpus", "probe run --store {store} --suite quick"),), _layout, _register, _ahead)

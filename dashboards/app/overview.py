@@ -15,9 +15,8 @@ from ..document import Tiles
 from ..documents import fleet as documents
 from ..documents.verdicts import as_judged, table
 from ..words import MISSING, many, minute
-from .drawing import component, components
-from .first import MOST_CAMPAIGNS, JudgedCluster, judged_clusters
-from .page import RUNS, VERDICTS, Page, following, heading, section, told
+from .page import RUNS, VERDICTS, Page, component, components, following, heading, section, told
+from .reading import MOST_CAMPAIGNS, JudgedCluster, judged_clusters
 from .state import URL, parse
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def _answers(reading: Reading, state: State) -> list[Component]:
     names = {name for verdict in verdicts for name in verdict.gpus}
     link = partial(state.href, cluster=fleet.judgement.cluster, findings=None)
 
-    def address(page: str, name: str) -> str | None:
+    def address(page: str, name: str, _: str | None) -> str | None:
         whole = name if name in names else next((full for full in names if full.startswith(name)), None)
         return None if whole is None else link(page, gpu=(whole,))
 
@@ -114,7 +113,7 @@ def _campaigns(reading: Reading, state: State) -> Component:
         return section("Campaigns", html.P("All runs of this store were imported, or measured outside campaigns."))
     clusters = {row["campaign"]: row["cluster"] for row in rows}
 
-    def address(page: str, name: str) -> str:
+    def address(page: str, name: str, _: str | None) -> str:
         return state.href(page, campaign=name, cluster=clusters[name], gpu=())
 
     return section("Campaigns", component(documents.campaigns(rows), address), says="Newest first.")

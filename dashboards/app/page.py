@@ -1,31 +1,277 @@
-"""What a page of the dashboard is, and the parts that pages have beside those of `drawing`."""
+"""What a page of the dashboard is, and how parts of documents are drawn on it: it says what command and report say.
+
+A table that is long, or that a person sorts and filters, is a grid (`grid.py`); a short one is plain HTML, which is
+there at once.
+"""
 
 from __future__ import annotations
 
+import logging
+import re
 import shlex
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from dash import MATCH, Input, Output, ctx, dcc, html, no_update
 from dash import State as Also
-from dash import dcc, html
 from dash.exceptions import PreventUpdate
 
-from ..document import Command
-from .drawing import component
+from ...errors import WhorlError
+from ..document import (
+    Cell,
+    Chart,
+    Column,
+    Command,
+    Facts,
+    Finding,
+    Findings,
+    Listing,
+    Part,
+    Picture,
+    PlotlyFigure,
+    Section,
+    Table,
+    Tiles,
+    address_of_svg,
+)
+from ..words import capital, cut, minus, printable, unbroken
+from .grid import Address, grid, menu
+from .grid import labelled as labelled
 from .state import URL as URL
+from .state import parse
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dash import Dash
     from dash.development.base_component import Component
 
-    from .reading import Reading
+    from .reading import Later, Reading
     from .state import State
+
+log = logging.getLogger(__name__)
+
+_SHORT = 20
+"""Rows of a table that is plain HTML: it is there at once, and what draws a grid takes a browser half a second."""
+_TIME = re.compile(r"(\b\d{4}-\d\d-\d\d \d\d:\d\d(?::\d\d)?(?: UTC)?)")
+
+_charts = count(1)
+
+
+def components(parts: Iterable[Part], address: Address | None = None) -> list[Component]:
+    """Parts as components, in their order. `address`: where names lead to; None draws them as text."""
+    return [component(part, address) for part in parts]
+
+
+def component(part: Part, address: Address | None = None) -> Component:
+    """One part as a component."""
+    if isinstance(part, Command):
+        return html.Pre(html.Code(printable(part)), className="command", tabIndex=0)
+    if isinstance(part, str):
+        return html.P(prose(part))
+    if isinstance(part, Section):
+        return _section(part, address)
+    if isinstance(part, Table):
+        return _table(part, address)
+    if isinstance(part, Findings):
+        return _findings(part, address)
+    if isinstance(part, Facts):
+        pairs = [child for name, text in part.pairs for child in (html.Dt(name), html.Dd(prose(text)))]
+        return html.Div([*([html.H3(part.title)] if part.title else []), html.Dl(pairs, className="facts")])
+    if isinstance(part, Tiles):
+        tiles = [
+            html.Div([html.Dt(minus(meaning)), html.Dd(unbroken(minus(value)))]) for value, meaning in part.figures
+        ]
+        return html.Dl(tiles, className="tiles")
+    if isinstance(part, Chart):
+        return _chart(part)
+    if isinstance(part, Picture):
+        return _picture(part, address)
+    raise TypeError(f"a page draws no {type(part).__name__}: give a Listing to grid.table")
+
+
+def _chart(part: Chart) -> Component:
+    """A figure, or the first of several: the browser shows the one that is chosen (`follow_charts`)."""
+    names, number = list(part.figures), next(_charts)
+    caption = [html.P(prose(part.caption), className="soft")] if part.caption else []
+    chosen: list[Component] = []
+    if len(names) > 1:
+        choice = dcc.Dropdown(names, names[0], id={"chart": number, "part": "choice"}, clearable=False)
+        label = html.Label([html.Span(f"{part.title}: which", className="unseen"), choice], className="inputs narrow")
+        chosen = [label, dcc.Store({"chart": number, "part": "figures"}, data=dict(part.figures))]
+    drawn = graph(part.figures[names[0]], part.title, id={"chart": number, "part": "figure"})
+    return html.Div([html.H3(part.title), *caption, *chosen, drawn])
+
+
+def follow_charts(app: Dash) -> None:
+    """Let a person choose among the figures of a chart."""
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        "(name, figures) => figures[name] || window.dash_clientside.no_update",
+        Output({"chart": MATCH, "part": "figure"}, "figure"),
+        Input({"chart": MATCH, "part": "choice"}, "value"),
+        Also({"chart": MATCH, "part": "figures"}, "data"),
+        prevent_initial_call=True,
+    )
+
+
+def _picture(part: Picture, address: Address | None) -> Component:
+    labels: list[Component] = []
+    for label in part.labels:
+        href = address("gpu", label.gpu, None) if address is not None and label.gpu else None
+        text = dcc.Link(minus(label.text), href=href) if href else minus(label.text)
+        place = {"left": f"{label.left}%", "top": f"{label.top}%"}
+        labels.append(html.Span(text, className=label.look, style=place, title=label.gpu or None))
+    marks = [html.Li([html.Img(src=address_of_svg(mark), alt=""), name]) for name, mark in part.legend]
+    caption = [html.P(prose(part.caption), className="soft")] if part.caption else []
+    drawn = html.Div([html.Img(src=address_of_svg(part.svg), alt=part.described), *labels], className="picture")
+    return html.Div([html.H3(part.title), *caption, drawn, html.Ul(marks, className="legend")])
+
+
+def _section(part: Section, address: Address | None = None) -> Component:
+    """A section under its own heading; a folded one opens where a person clicks on it."""
+    under = [html.P(prose(part.lead), className="soft")] if part.lead else []
+    inside = [*under, *components([inner for inner in part.parts if not isinstance(inner, Listing)], address)]
+    attributes: dict[str, Any] = {"id": part.anchor} if part.anchor else {}
+    if part.folded:
+        return html.Details([html.Summary(part.title), *inside], **attributes)
+    return html.Section([html.H2(part.title), *inside], **attributes)
+
+
+def _table(part: Table, address: Address | None = None) -> Component:
+    """A table: a grid that sorts and filters where it is long, otherwise HTML, which sorts by a click on a head.
+
+    Cells of a column that names a page are links.
+    """
+    above = [html.H3(part.title)] if part.title else []
+    below = [html.P(prose(part.below), className="soft")] if part.below else []
+    if len(part.rows) > _SHORT and part.most is None:
+        return html.Div([*above, grid(part, address), *below])
+    heads = part.heads
+    classes = ["r" if head.right else "w" if head.kind == "sentence" else "" for head in heads]
+    top = [
+        html.Th(html.Button(head.head, type="button"), scope="col", className=look, title=head.explains or None)
+        for head, look in zip(heads, classes, strict=True)
+    ]
+    body = [
+        html.Tr(
+            [
+                html.Td(
+                    _cell(head, cell, address, part.cluster(cells)),
+                    className=look,
+                    **_attributes(head, cell, cards=part.cards),
+                )
+                for head, look, cell in zip(heads, classes, cells, strict=True)
+            ]
+        )
+        for cells in part.rows[: part.most]
+    ]
+    if part.hidden:
+        below.append(html.P(f"and {part.hidden:,} more", className="soft"))
+    label = part.title or ", ".join(filter(None, (head.head for head in heads)))
+    wide = html.Div(
+        html.Table([html.Thead(html.Tr(top)), html.Tbody(body)]),
+        className="wide cards" if part.cards else "wide",
+        role="region",
+        tabIndex=0,
+        **labelled(label),
+    )
+    pairs = {"data-command": part.command, "data-query": part.query}
+    button = menu(label, **{name: text for name, text in pairs.items() if text})
+    return html.Div([*above, html.Div([wide, button], className="table"), *below])
+
+
+def _cell(head: Column, cell: Cell, address: Address | None, cluster: str | None) -> Any:
+    text = head.text(cell)
+    href = address(head.page, text, cluster) if address is not None and head.page and cell is not None else None
+    return prose(text) if href is None else dcc.Link(text, href=href)
+
+
+def _attributes(head: Column, cell: Cell, *, cards: bool) -> dict[str, Any]:
+    """By what a cell is sorted, where that is not its text; and its head, for a card."""
+    value = cell[0] if isinstance(cell, tuple) else cell
+    attributes: dict[str, Any] = {"data-head": head.head} if cards else {}
+    return attributes | ({"data-sort": value} if isinstance(value, int | float) else {})
+
+
+def _findings(part: Findings, address: Address | None) -> Component:
+    lines = [_finding(finding, address) for finding in part.findings[: part.most]]
+    hidden = 0 if part.most is None else len(part.findings) - part.most
+    others = [html.P(f"and {hidden:,} more", className="soft")] if hidden > 0 else []
+    return html.Div([html.Ol(lines, className="findings"), *others])
+
+
+def _finding(finding: Finding, address: Address | None) -> Component:
+    name: Any = html.B(finding.name)
+    if address is not None and len(finding.gpus) == 1:
+        name = dcc.Link(name, href=address("gpu", finding.gpus[0], None) or "")
+    lines = [html.P([name, " ", prose(f"{finding.kind}, {finding.state} {finding.size}".rstrip())])]
+    lines += [html.P(prose(finding.because))] if finding.because else []
+    lines += [html.P([html.B("Do: "), prose(finding.action)])] if finding.action else []
+    lines += [html.P(prose(finding.evidence), className="soft")] if finding.evidence else []
+    return html.Li(lines, className="severe" if finding.severe else "")
+
+
+def graph(
+    figure: PlotlyFigure | dict[str, Any],
+    label: str,
+    *inside: Any,
+    config: Mapping[str, Any] | None = None,
+    **attributes: Any,
+) -> Component:
+    """A figure. `label` says what it shows to who cannot see it, and names the file that is saved. `attributes`: `id`.
+
+    An empty figure, which a callback fills, may be a plain dictionary: Plotly does not check it.
+    `config`: what Plotly shall do otherwise than in other figures. `inside`: what stands within it, as a `dcc.Tooltip`.
+    """
+    settings: Any = {
+        "displaylogo": False,
+        "responsive": True,
+        "modeBarButtonsToRemove": ["autoScale2d"],
+        "toImageButtonOptions": {"format": "png", "scale": 2, "filename": "whorl"},
+        **(config or {}),
+    }
+    svg = html.Button(
+        "SVG", type="button", className="svg", title="Save this figure as SVG", **labelled(f"SVG: {label}")
+    )
+    parts = [dcc.Graph(figure=figure, config=settings, **attributes), svg, *inside]
+    return html.Div(parts, role="group", className="figure", **labelled(label))
+
+
+def prose(text: str) -> Component:
+    """A sentence with what stands between two backticks as code, and times that a reader may have in local time."""
+    parts = printable(text).split("`")
+    if len(parts) % 2 == 0:  # one that has no partner is a part of a name
+        parts = ["`".join(parts)]
+    inside: list[Any] = []
+    for place, part in enumerate(parts):
+        inside += [html.Code(part)] if place % 2 else _with_times(part)
+    return html.Span(inside if len(inside) > 1 else inside[0])
+
+
+def _with_times(text: str) -> list[Any]:
+    """A text with each of its times, which are in UTC, as an element that `assets/page.js` finds."""
+    pieces = _TIME.split(text)
+    return [
+        html.Time(piece, dateTime=f"{piece[:10]}T{piece[11:].removesuffix(' UTC')}Z") if place % 2 else minus(piece)
+        for place, piece in enumerate(pieces)
+        if piece or len(pieces) == 1
+    ]
+
+
+def failure(error: Exception) -> str:
+    """The sentence of an error for a person; the log says more of one that nobody expected."""
+    if isinstance(error, WhorlError):
+        return cut(str(error))
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    log.error("a page failed: %s: %s (%s, line %s)", type(error).__name__, error, at.filename, at.lineno)
+    log.debug("a page failed", exc_info=error)
+    return f"This did not work ({type(error).__name__}). The log of whorl dashboard says more. Load the page again."
+
 
 PROBLEM = "problem"
 """Id of the line above each page that says what failed."""
+_POLL_MS = 1000
 
 
 @dataclass(frozen=True)
@@ -36,7 +282,7 @@ class Need:
     fill: str
     """The command that fills it, after `whorl`: `verdicts --store {store}`."""
 
-    def command(self, store: Path, cluster: str | None = None) -> Component:
+    def command(self, store: object, cluster: str | None = None) -> Component:
         """The command that fills it in a store, or for one cluster of a store; to copy."""
         option = "" if cluster is None else f" --cluster {shlex.quote(cluster)}"
         return component(Command(f"whorl {self.fill.format(store=shlex.quote(str(store)))}{option}"))
@@ -78,6 +324,61 @@ def following(app: Dash, path: str, *parts: Any, **options: Any) -> Callable[[Ca
         return answer
 
     return add
+
+
+def slow_parts(path: str) -> list[Component]:
+    """Room for an answer that takes long, of the page `path`: `follow_slowly` fills it."""
+    made = html.Span(id=f"{path}-made", className="soft")
+    again = html.Button("Reload", id=f"{path}-again", type="button", n_clicks=0, hidden=True)
+    return [
+        html.Div([made, again, html.Span(id=f"{path}-doing", role="status")], className="made"),
+        html.Div(id=f"{path}-body"),
+        dcc.Interval(f"{path}-poll", interval=_POLL_MS, disabled=True),
+        dcc.Store(f"{path}-drawn"),
+    ]
+
+
+def follow_slowly(
+    app: Dash,
+    path: str,
+    ask: Callable[[State, bool], Later[Any] | None],
+    draw: Callable[[Any, State], Any],
+    waiting: Callable[[State], Component] = lambda _: html.Div(),
+) -> None:
+    """Fill `slow_parts`: the page asks again until its answer is there.
+
+    `ask`: of the address, and whether it shall be made again; None where there is nothing to ask. `waiting`: what
+    stands there before the answer of `draw`.
+    """
+
+    @following(
+        app,
+        path,
+        *(Output(f"{path}-{name}", "children") for name in ("body", "made", "doing")),
+        Output(f"{path}-again", "hidden"),
+        Output(f"{path}-poll", "disabled"),
+        Output(f"{path}-drawn", "data"),
+        Input(URL, "search"),
+        Input(f"{path}-poll", "n_intervals"),
+        Input(f"{path}-again", "n_clicks"),
+        Also(f"{path}-drawn", "data"),
+    )
+    def follow(search: str | None, _: Any, __: Any, before: Any) -> tuple[Any, ...]:
+        state, _problems = parse(search)
+        try:
+            later = ask(state, ctx.triggered_id == f"{path}-again")
+        except Exception as error:
+            return told(html.P(prose(failure(error))), kind="problem"), None, None, True, True, None
+        if later is None:
+            return None, None, None, True, True, None
+        doing = None if later.doing is None else f"{capital(later.doing)}..."
+        now = [state.search(), str(later.made_at), later.newer]
+        if now == before:
+            return no_update, no_update, doing, no_update, later.doing is None, no_update
+        if later.answer is None:
+            return waiting(state), None, doing, True, later.doing is None, now
+        made = f"as of {later.made_at:%Y-%m-%d %H:%M:%S} UTC" + ("; more was stored since" if later.newer else "")
+        return draw(later.answer, state), prose(made), doing, False, later.doing is None, now
 
 
 def heading(title: str, lead: str = "") -> Component:

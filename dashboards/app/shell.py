@@ -17,16 +17,16 @@ from flask import request
 from ...errors import WhorlError
 from ..document import Command
 from .access import protect, without_prefix
-from .drawing import component, failure, labelled
 from .energy import PAGE as ENERGY
-from .fleet.page import PAGE as FLEET
+from .fleet import PAGE as FLEET
 from .gpu import PAGE as GPU
 from .overview import PAGE as OVERVIEW
-from .page import PROBLEM, RUNS, URL, Need, Page, heading, told
+from .page import PROBLEM, RUNS, URL, Need, Page, component, failure, follow_charts, heading, labelled, told
 from .placement import PAGE as PLACEMENT
-from .sql.page import PAGE as SQL
+from .reading import ahead as read_ahead
+from .sql import PAGE as SQL
 from .state import parse
-from .telemetry.page import PAGE as TELEMETRY
+from .telemetry import PAGE as TELEMETRY
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
@@ -76,15 +76,10 @@ def make_app(reading: Reading, *, prefix: str = "/", token: str | None = None, a
         on_error=_say_failure,
         index_string=_INDEX.replace("{grid}", prefix + _GRID).replace("{look}", _LOOK.read_text(encoding="utf-8")),
     )
-    protect(app.server, app.callback_map, token=token, prefix=prefix)
-    plain = app.server.wsgi_app
-
-    def attended(environ: Any, start: Any) -> Any:
-        with reading.attending():
-            return plain(environ, start)
-
-    app.server.wsgi_app = without_prefix(attended, prefix)
+    protect(app.server, token=token, prefix=prefix)
+    app.server.wsgi_app = without_prefix(app.server.wsgi_app, prefix)
     app.layout = _shell(reading.store)
+    follow_charts(app)
     for page in PAGES:
         page.register(app, reading)
 
@@ -111,7 +106,7 @@ def make_app(reading: Reading, *, prefix: str = "/", token: str | None = None, a
 
     @cache
     def begin() -> None:
-        reading.ahead(chain.from_iterable(page.ahead(reading) for page in PAGES))
+        read_ahead(chain.from_iterable(page.ahead(reading) for page in PAGES))
 
     if ahead:
         waiting = threading.Timer(_SOON_S, begin)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from ...analysis.fleet.side_by_side import Range
 from ...errors import InputError
 
 URL = "url"
@@ -26,7 +24,7 @@ class State:
     """What a page shows; None and () where the address does not say it. Each field is a name in the address.
 
     The type of a field says how it is written: `str | None` once, `tuple[str, ...]` once for each value, `int | None`
-    as a time, and a range as `column:low:high`, without an end where it is open.
+    as a time.
     """
 
     cluster: str | None = None
@@ -48,18 +46,14 @@ class State:
     """Instead of these: so much up to the last reading, as 7d."""
     by: str | None = None
     """What a row is: a cabinet, a node; a user, a job, a day."""
-    range: tuple[Range, ...] = ()
-    """A brush: GPUs whose figures are in these ranges, one for each column."""
-    place: tuple[str, ...] = ()
-    """And that are at one of these places: `cabinet:c01` or `node:n1`."""
+    brush: tuple[str, ...] = ()
+    """Rectangles in figures of the page Fleet: `FIGURE:x0:x1:y0:y1`."""
     job: str | None = None
     model: str | None = None
     gpus: str | None = None
     """How many GPUs a job uses."""
     without: tuple[str, ...] = ()
     """Keys or names of GPUs on whose nodes a job shall not run."""
-    seeds: str | None = None
-    """Of a replay."""
     query: str | None = None
     """SQL."""
     findings: str | None = None
@@ -76,8 +70,7 @@ class State:
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, tuple):
-                texts = [_range_text(part) if isinstance(part, Range) else part for part in value[:MOST_GPUS]]
-                pairs += [(field.name, text) for text in texts]
+                pairs += [(field.name, text) for text in value[:MOST_GPUS]]
             elif value is not None:
                 pairs.append((field.name, _time_text(value) if field.name in _TIMES else value))
         return f"?{urlencode(pairs, safe=':')}" if pairs else ""
@@ -91,7 +84,7 @@ def _names(kind: str) -> frozenset[str]:
     return frozenset(field.name for field in fields(State) if field.type == kind)
 
 
-_TIMES, _LISTS, _RANGES = _names("int | None"), _names("tuple[str, ...]"), _names("tuple[Range, ...]")
+_TIMES, _LISTS = _names("int | None"), _names("tuple[str, ...]")
 
 
 def parse(search: str | None) -> tuple[State, tuple[str, ...]]:
@@ -108,13 +101,7 @@ def parse(search: str | None) -> tuple[State, tuple[str, ...]]:
         if name in _TIMES:
             state[name] = moment(texts[name][-1])
             if state[name] is None:
-                problems.append(_no_value(name, texts[name][-1], "time, as 2026-11-23T14:05:00Z"))
-        elif name in _RANGES:
-            ranges = [(text, _range(text)) for text in texts[name]]
-            problems += [
-                _no_value(name, text, "range, as slower_pct:2:8") for text, column_range in ranges if not column_range
-            ]
-            state[name] = tuple({column.column: column for _, column in ranges if column}.values())[:MOST_GPUS]
+                problems.append(f"{name}={texts[name][-1][:40]!r} in the address is no time, as 2026-11-23T14:05:00Z.")
         elif name in _LISTS:
             values = tuple(dict.fromkeys(texts[name]))
             state[name] = values[:MOST_GPUS]
@@ -127,10 +114,6 @@ def parse(search: str | None) -> tuple[State, tuple[str, ...]]:
         problems.append("The address ends its time before it begins: both are left out.")
         state |= {"since": None, "until": None}
     return State(**state), tuple(problems)
-
-
-def _no_value(name: str, text: str, kind: str) -> str:
-    return f"{name}={text[:40]!r} in the address is no {kind}: it is left out."
 
 
 def moment(text: str) -> int | None:
@@ -156,22 +139,6 @@ def typed_times(began: str | None, ended: str | None) -> tuple[int | None, int |
     if since is not None and until is not None and since >= until:
         raise InputError("The time ends before it begins: write the earlier one on the left.")
     return since, until
-
-
-def _range(text: str) -> Range | None:
-    """A range that `_range_text` wrote; None for another text, and for a range that all values are in."""
-    column, *ends = text.rsplit(":", 2)
-    try:
-        low, high = (float(end) if end else default for end, default in zip(ends, (-math.inf, math.inf), strict=True))
-    except ValueError:
-        return None
-    bounds = low < math.inf and high > -math.inf and (math.isfinite(low) or math.isfinite(high))
-    return Range(column, low, high) if column and low <= high and bounds else None
-
-
-def _range_text(column: Range) -> str:
-    low, high = (f"{end:.5g}" if math.isfinite(end) else "" for end in (column.low, column.high))
-    return f"{column.column}:{low}:{high}"
 
 
 def _time_text(at_ns: int) -> str:

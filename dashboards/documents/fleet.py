@@ -18,7 +18,7 @@ from ...analysis.verdicts.judge import ERROR_RATE
 from ...analysis.verdicts.verdict import Planted, falsely_named
 from ...store.vocabulary import clock_in_words
 from ..document import WORDS, Cell, Column, Facts, Part, Picture, Section, Table, TableColumns
-from ..figures.looks import Look, looks
+from ..figures.drawing import Look, looks
 from ..figures.machine import Grid, picture
 from ..words import (
     MISSING,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -52,6 +53,10 @@ _IDENTITY = {
     "pci_bus_id": "PCI address", "node": "node", "slot": "slot", "cabinet": "cabinet",
 }  # fmt: skip
 _PLACE = {"cluster": "cluster", "node": "node", "slot": "slot", "serial": "serial", "driver": "driver"}
+_HOW_FAR = (
+    "How far its times scatter: between runs of a sitting, and between sittings, without what the day did to its "
+    "peers, too. [ ]: 95 % intervals, which allow for heavy tails."
+)
 BESIDE, SITTINGS = "Its figures in those of its peers", "Sitting by sitting"
 """Titles of the charts of which a reader chooses one figure."""
 Row = Mapping[str, Any]
@@ -413,14 +418,8 @@ def past(
         )
         parts.append(Chart(SITTINGS, caption, charts))
     parts += [_sittings(line) for line in in_order[:_WORKLOADS]]
-    spread = figures.repeatability(lines)
-    if spread is not None:
-        caption = (
-            "How far its times scatter: between runs of a sitting, and between sittings, without what the day did to "
-            "its peers, too. Bars are 95 % intervals, which allow for heavy tails."
-        )
-        parts.append(Chart("How well its times repeat", caption, {"": spread}))
-        parts.append(Section("The same as a table", [_repeats(in_order)], folded=True))
+    if any(line.within is not None or line.between is not None for line in lines):
+        parts.append(replace(_repeats(in_order), title="How well its times repeat", below=_HOW_FAR))
     elif all(line.runs < 2 for line in lines):
         parts.append("Each workload ran once: measure again to see how well its times repeat.")
     elif not any(line.sittings for line in lines):

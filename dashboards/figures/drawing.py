@@ -1,4 +1,4 @@
-"""What figures are made of: traces as plain dictionaries.
+"""What figures are made of: traces as plain dictionaries, marks of findings, names, and a scale that bends.
 
 Plotly's own classes check each part where it is made, and again where it is put into a figure, and copy all of it where
 it is sent: that takes most of the time of a figure. All our figures are checked in the tests (`checked`), and not again
@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
+
+from ...analysis.fleet.side_by_side import Floats
+from ...analysis.verdicts import Kind, Verdict
+from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY
+from ..words import minus
 
 if TYPE_CHECKING:
     from plotly import graph_objects
@@ -140,14 +148,11 @@ def _sent(part: Any) -> Any:
         return part
     if part.dtype in (np.int64, np.uint64):
         part = _short(part)
-    return typed(part) if f"{part.dtype.kind}{part.dtype.itemsize}" in _KNOWN else part  # else Dash sends a list
-
-
-def typed(values: NDArray[Any]) -> dict[str, Any]:
-    """An array as Plotly takes it in the fewest bytes."""
-    shape = {"shape": ", ".join(map(str, values.shape))} if values.ndim > 1 else {}
-    bytes_of = base64.b64encode(values.tobytes()).decode("ascii")
-    return {"dtype": f"{values.dtype.kind}{values.dtype.itemsize}", "bdata": bytes_of, **shape}
+    kind = f"{part.dtype.kind}{part.dtype.itemsize}"
+    if kind not in _KNOWN:
+        return part  # Dash sends a list
+    shape = {"shape": ", ".join(map(str, part.shape))} if part.ndim > 1 else {}
+    return {"dtype": kind, "bdata": base64.b64encode(part.tobytes()).decode("ascii"), **shape}
 
 
 def _short(numbers: Any) -> Any:
@@ -157,3 +162,263 @@ def _short(numbers: Any) -> Any:
         if np.iinfo(size).min <= low and high <= np.iinfo(size).max:
             return numbers.astype(size)
     return numbers
+
+
+FEW = {"size": 6, "opacity": 0.75}
+MANY = {"size": 3.5, "opacity": 0.4}
+"""How points are drawn of which there are few, or thousands."""
+NAMED = 12
+"""Chosen GPUs whose names are written beside them."""
+_FAINT, _FULL = "rgba(61,143,209,0.07)", "rgba(61,143,209,0.8)"
+
+
+# -- marks of findings and names ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Look:
+    """How the GPUs of one kind of verdict are drawn in every figure."""
+
+    colour: str
+    symbol: str
+    name: str
+
+
+_LOOKS = {  # a symbol stands for one kind only, so that nobody needs the colour
+    Kind.LOST: (RED, "x"),
+    Kind.WRONG: (PINK, "square"),
+    Kind.FAILED: (GREY, "hourglass"),
+    Kind.LOSES: (ORANGE, "octagon"),
+    Kind.SLOW: (SKY, "pentagon"),
+    Kind.HOT: (RED, "star"),
+    Kind.BRAKED: (ORANGE, "triangle-down"),
+    Kind.SLOWED: (RED, "triangle-left"),
+    Kind.LIMITED: (SKY, "triangle-right"),
+    Kind.UNDER_CAP: (OLIVE, "hexagon"),
+    Kind.PINNED: (OLIVE, "cross"),
+    Kind.POWER_HUNGRY: (ORANGE, "diamond"),
+    Kind.UNSTABLE: (OLIVE, "bowtie"),
+    Kind.SLOWER: (ORANGE, "circle"),
+    Kind.DRIFTING: (GREEN, "diamond-wide"),
+    Kind.STARVED: (GREEN, "diamond-tall"),
+    Kind.SENSOR: (PINK, "star-diamond"),
+    Kind.MEMORY_ERRORS: (SKY, "hexagram"),
+    Kind.FAST: (BLUE, "triangle-up"),
+}
+
+
+def looks(verdicts: Mapping[str, Sequence[Verdict]]) -> dict[str, Look]:
+    """How each GPU that has verdicts is drawn: by the kind of the worst one. `verdicts`: of `Judgement.by_key`."""
+    kinds = {gpu: rows[0].kind for gpu, rows in verdicts.items()}
+    in_order = sorted(kinds, key=lambda gpu: list(Kind).index(kinds[gpu]))
+    return {gpu: Look(*_LOOKS[kinds[gpu]], str(kinds[gpu])) for gpu in in_order}
+
+
+def mark(look: Look, size: float = 9) -> dict[str, Any]:
+    """The marker of a GPU with a verdict."""
+    return {"color": look.colour, "symbol": look.symbol, "size": size, "line": {"width": 0.75, "color": "#ffffff"}}
+
+
+def marks(
+    x: Sequence[float], y: Sequence[float], look: Look, text: Sequence[str] | None, rows: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """The trace of the GPUs of one kind. `text`: what the pointer says of each, None where the page says it; `rows`:
+    their rows in the frame, for such a page."""
+    return Scatter(
+        x=list(x),
+        y=list(y),
+        mode="markers",
+        name=look.name,
+        marker=mark(look),
+        customdata=None if rows is None else list(rows),
+        text=None if text is None else list(text),
+        hoverinfo="none" if text is None else "text",
+    )
+
+
+def _corners(
+    n: int, *, turned: float = 0, inner: float = 1, wide: float = 1, high: float = 1
+) -> list[tuple[float, float]]:
+    """A polygon of n corners, the first at the top; with `inner` less than 1, a star of n points."""
+    steps = n if inner == 1 else 2 * n
+    turns = [math.tau * (step / steps + turned) for step in range(steps)]
+    radii = [inner if step % 2 and inner != 1 else 1.0 for step in range(steps)]
+    return [(wide * r * math.sin(turn), -high * r * math.cos(turn)) for r, turn in zip(radii, turns, strict=True)]
+
+
+_ARM = 0.36
+_CROSS = [(-_ARM, -1.0), (_ARM, -1.0), (_ARM, -_ARM), (1.0, -_ARM), (1.0, _ARM), (_ARM, _ARM), (_ARM, 1.0)]
+_CROSS += [(-_ARM, 1.0), (-_ARM, _ARM), (-1.0, _ARM), (-1.0, -_ARM), (-_ARM, -_ARM)]
+_GLASS = [(-0.8, -0.9), (0.8, -0.9), (-0.8, 0.9), (0.8, 0.9)]
+_SHAPES = {
+    "x": [((x - y) * 0.75, (x + y) * 0.75) for x, y in _CROSS],
+    "square": _corners(4, turned=1 / 8),
+    "hourglass": _GLASS,
+    "octagon": _corners(8, turned=1 / 16),
+    "pentagon": _corners(5),
+    "star": _corners(5, inner=0.45),
+    "triangle-up": _corners(3),
+    "triangle-right": _corners(3, turned=1 / 4),
+    "triangle-down": _corners(3, turned=1 / 2),
+    "triangle-left": _corners(3, turned=3 / 4),
+    "hexagon": _corners(6),
+    "cross": _CROSS,
+    "diamond": _corners(4),
+    "bowtie": [(y, x) for x, y in _GLASS],
+    "circle": _corners(24),
+    "diamond-wide": _corners(4, high=0.6),
+    "diamond-tall": _corners(4, wide=0.6),
+    "star-diamond": _corners(4, inner=0.5),
+    "hexagram": _corners(6, inner=0.58),
+}
+"""The symbols of Plotly, for pictures that are drawn without it: corners, 1 from the middle."""
+
+
+def outline(look: Look, x: float, y: float, size: float) -> str:
+    """The mark of a GPU with a verdict as a piece of SVG around a point."""
+    corners = " ".join(f"{x + size * across:.1f},{y + size * down:.1f}" for across, down in _SHAPES[look.symbol])
+    return f"<polygon points='{corners}' fill='{look.colour}' stroke='#fff' stroke-width='.75'/>"
+
+
+def svg(inside: str, width: float, height: float) -> str:
+    """A picture of these pieces."""
+    box = f"viewBox='0 0 {width:g} {height:g}' width='{width:g}' height='{height:g}'"
+    return f"<svg xmlns='http://www.w3.org/2000/svg' {box}>{inside}</svg>"
+
+
+def single(values: Floats) -> NDArray[np.float32]:
+    """Single precision: enough for a screen, half the file."""
+    return np.asarray(values, dtype=np.float32)
+
+
+def thinned(n: int, most: int) -> NDArray[np.intp]:
+    """At most this many positions out of `n`, evenly spread."""
+    if n <= most:
+        return np.arange(n)
+    return np.unique(np.linspace(0, n - 1, most).round().astype(np.intp))
+
+
+def ending(name: str, most: int) -> str:
+    """The last letters of a longer name, which tell it from its neighbours."""
+    return name if len(name) <= most else f"…{name[1 - most :]}"
+
+
+def plain(text: str, most: int | None = None) -> str:
+    """A name as a figure shows it: Plotly reads HTML in texts. Longer ones than `most` letters are cut."""
+    short = text if most is None or len(text) <= most else f"{text[: most - 1]}…"
+    return escape(short, quote=False)
+
+
+# -- a brush and the chosen GPUs ----------------------------------------------------------------------------------
+
+
+def points(held: NDArray[np.bool_] | None, usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The marker of all GPUs: those that a brush holds, in full colour; all as `usual` where there is no brush."""
+    if held is None:
+        return {"color": BLUE, **usual}
+    colours = {"colorscale": [[0, _FAINT], [1, _FULL]], "cmin": 0, "cmax": 1, "showscale": False}
+    return {**usual, "opacity": 1, "color": held.astype(np.uint8), **colours}
+
+
+def chosen(x: Sequence[float], y: Sequence[float], names: Sequence[str]) -> dict[str, Any]:
+    """Rings around the chosen GPUs, with their names where there are few."""
+    few = len(names) <= NAMED
+    return Scatter(
+        x=list(x),
+        y=list(y),
+        mode="markers+text" if few else "markers",
+        text=[plain(name) for name in names] if few else None,
+        textposition="top center",
+        textfont={"size": 11},
+        marker={"symbol": "circle-open", "color": PINK, "size": 15, "line": {"width": 2.5}},
+        name="chosen",
+        showlegend=bool(names),
+        hoverinfo="skip",
+        cliponaxis=False,
+    )
+
+
+def box(x0: float, x1: float, y0: float, y1: float) -> dict[str, Any]:
+    """The edge of a brush."""
+    line = {"color": GREY, "width": 1.5, "dash": "dot"}
+    return {"type": "rect", "x0": x0, "x1": x1, "y0": y0, "y1": y1, "line": line, "fillcolor": "rgba(138,143,152,0.08)"}
+
+
+# -- a scale that bends -------------------------------------------------------------------------------------------
+
+_LINEAR_SHARE = 0.9  # of the values lie where it is linear
+_LEAST = 0.1
+_ROOM = 0.06  # of the axis, beyond the values
+_APART = 0.085  # of the axis, between two ticks
+_STEPS = (1.0, 2.0, 5.0)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A scale that is linear within about `near` of 0 and logarithmic beyond, so that one GPU far out does not press
+    the others flat."""
+
+    near: float = 1.0
+
+    @classmethod
+    def of(cls, values: npt.ArrayLike) -> Scale:
+        """The scale that suits values around 0; NaN counts for nothing."""
+        known = np.abs(np.asarray(values, dtype=np.float64))
+        known = known[np.isfinite(known)]
+        usual = float(np.quantile(known, _LINEAR_SHARE)) if len(known) else 0.0
+        return cls(_nice(max(usual, _LEAST)))
+
+    def bend(self, values: npt.ArrayLike) -> Floats:
+        """Where values are drawn; NaN where they are not known."""
+        return np.asarray(np.arcsinh(np.asarray(values, dtype=np.float64) / self.near))
+
+    def unbend(self, place: float) -> float:
+        """The value that is drawn at a place."""
+        return self.near * math.sinh(place)
+
+    def values(self, places: npt.ArrayLike) -> Floats:
+        """The values that are drawn at these places."""
+        return np.asarray(self.near * np.sinh(np.asarray(places, dtype=np.float64)))
+
+    def axis(self, values: npt.ArrayLike, title: str) -> dict[str, Any]:
+        """An axis of Plotly that holds these values and 0."""
+        known = np.asarray(values, dtype=np.float64)
+        known = known[np.isfinite(known)]
+        ends = self.bend(
+            [min(float(known.min(initial=0.0)), -self.near), max(float(known.max(initial=0.0)), self.near)]
+        )
+        low, high = (float(end) for end in ends)
+        room = _ROOM * (high - low)
+        low, high = low - room, high + room
+        ticks = self._ticks(low, high)
+        return {
+            "title": {"text": title},
+            "tickvals": [float(self.bend(tick)) for tick in ticks],
+            "ticktext": [minus(f"{tick:+g}") if tick else "0" for tick in ticks],
+            "range": [low, high],
+            "zeroline": True,
+        }
+
+    def _ticks(self, low: float, high: float) -> list[float]:
+        first = math.floor(math.log10(self.near)) - 1
+        last = math.ceil(math.log10(max(abs(self.unbend(low)), abs(self.unbend(high)), self.near)))
+        sizes = [step * 10.0**power for power in range(first, last + 1) for step in _STEPS]
+        ticks = [0.0]
+        for sign in (1.0, -1.0):
+            last_place = 0.0
+            for size in sizes:
+                place = float(self.bend(size))
+                if place - last_place >= _APART * (high - low) and low <= sign * place <= high:
+                    ticks.append(sign * size)
+                    last_place = place
+        return sorted(ticks)
+
+
+PERCENT = Scale(1.0)
+"""The scale of per cent of figures that stand side by side: half a per cent and 45 % are both to be seen."""
+
+
+def _nice(value: float) -> float:
+    """The next 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next((step * power for step in _STEPS if step * power >= value), 10 * power)

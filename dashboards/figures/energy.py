@@ -11,8 +11,7 @@ import polars as pl
 from ...analysis.energy.quote import NO_VERDICT
 from ..style import BLUE, GREY, ORANGE, RED, layout
 from ..words import MISSING, many, unit_of, with_interval, with_interval_in_unit
-from .drawing import Bar, Figure, Scatter, error_bars, figure_of
-from .looks import plain
+from .drawing import Bar, Figure, Scatter, error_bars, figure_of, plain
 
 PARTS = {
     "job": ("attributed_j", "of jobs", BLUE),

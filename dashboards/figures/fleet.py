@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,30 @@ from ...analysis.fleet.side_by_side import MEASURED, Against, Printed, Shown, by
 from ...analysis.fleet.timelines import Timelines, Trend
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout, nothing, room
 from ..words import estimate, interval, many, minus
-from .drawing import Bar, Box, Figure, Scatter, Scattergl, axes_of, error_bars, figure_of, stacked
-from .looks import FEW, MANY, PERCENT, Look, Scale, chosen, ending, mark, marks, plain, points, single, thinned
+from .drawing import (
+    FEW,
+    MANY,
+    PERCENT,
+    Bar,
+    Box,
+    Figure,
+    Look,
+    Scale,
+    Scatter,
+    Scattergl,
+    axes_of,
+    chosen,
+    ending,
+    error_bars,
+    figure_of,
+    mark,
+    marks,
+    plain,
+    points,
+    single,
+    stacked,
+    thinned,
+)
 
 POINTS = 600
 """GPUs drawn of a probe in a report; of more, evenly many over their order, and all that have findings."""
@@ -23,8 +45,6 @@ STRIPS = 300
 """Strips that are drawn; of more, half are the slowest and half the fastest."""
 LINES = 8
 """Lines of single GPUs over the campaigns."""
-UNIT = 100
-"""From a strip to the next, on the axis: whole numbers of 16 bits are half as large as others."""
 DRAWN_AS_IMAGE = 3_000
 """Points from which a figure is drawn by the graphics card."""
 _LETTERS = 24  # of the name of a probe
@@ -32,8 +52,7 @@ _BINS = 48
 _BESIDE = 0.06  # of a distribution: room for the marks of those beyond it
 _NAME_ROWS, _NAME_ROW = 8, 0.11  # names of those beyond, above the highest bar, where a phone has room for them
 _REACH = 3.0  # how far a close view of a probe goes, in ranges of the middle half of its GPUs
-_ROUNDED = 1e-4
-_PLACE_LETTERS, _STRIP, _STRIP_NAMES = 14, 70, 44  # of a strip: letters of its name, its width; names that fit below
+_PLACE_LETTERS, _STRIP, _STRIP_NAMES = 14, 0.7, 44  # of a strip: letters of its name, its width; names that fit below
 
 
 def signed(value: float, digits: int = 2) -> str:
@@ -266,14 +285,14 @@ class Strips:
 
     quantity: GpuFigure
     places: tuple[str, ...]
-    """From left to right."""
+    """From left to right: strip n is around n on the axis."""
     left_out: int
     """Places that are not drawn."""
     scale: Scale
-    x: NDArray[np.int16]
+    x: NDArray[np.float32]
     """(GPUs,)"""
     y: NDArray[np.float32]
-    """(GPUs,) NaN for a GPU that is not drawn."""
+    """(GPUs,) on `scale`; NaN for a GPU that is not drawn."""
     boxes: pl.DataFrame
     """Of `analysis.fleet.by_place`."""
 
@@ -289,74 +308,70 @@ class Strips:
         known = named.drop_nulls(value)
         boxes = by_place(known, "place", (value,))
         cut = boxes if boxes.height <= STRIPS else pl.concat([boxes.head(STRIPS // 2), boxes.tail(STRIPS // 2)])
-        number = pl.DataFrame(
-            {"place": cut["place"], "number": np.arange(cut.height)}, schema_overrides={"number": pl.Int64}
-        )
-        placed = known.join(number, on="place", how="inner", maintain_order="left")
+        placed = known.join(cut.select("place").with_row_index("strip"), on="place", maintain_order="left")
         within = (pl.int_range(pl.len()).over("place") + 0.5) / pl.len().over("place") - 0.5
-        placed = placed.with_columns((UNIT * pl.col("number") + _STRIP * within).round().alias("x"))
         scale = Scale.of(known[value].to_numpy())
-        x, y = np.zeros(rows.height, dtype=np.int16), np.full(rows.height, np.nan, dtype=np.float32)
+        x, y = (np.full(rows.height, nothing, dtype=np.float32) for nothing in (0, np.nan))
         index = placed["index"].to_numpy()
-        x[index], y[index] = placed["x"].to_numpy(), scale.bend(placed[value].to_numpy())
+        x[index] = placed.select(pl.col("strip") + _STRIP * within).to_series().to_numpy()
+        y[index] = scale.bend(placed[value].to_numpy())
         return cls(quantity, tuple(cut["place"]), boxes.height - cut.height, scale, x, y, cut)
 
-    def medians(self, places: Sequence[str]) -> tuple[float, float]:
-        """The lowest and the highest median of places, a little wider: an address does not hold all their digits."""
-        known = dict(self.boxes.select("place", pl.col(self.quantity.apart).list.get(2)).iter_rows())
-        values = [known[place] for place in places]
-        wider = _ROUNDED * max(map(abs, values))
-        return min(values) - wider, max(values) + wider
 
-    @property
-    def usual(self) -> dict[str, float]:
-        """How its points are drawn."""
-        return MANY if len(self.y) > DRAWN_AS_IMAGE else FEW
+@dataclass(frozen=True)
+class Marks:
+    """What a figure marks of the GPUs of a frame, by row."""
 
-    def places_between(self, low: float, high: float) -> tuple[str, ...] | None:
-        """The places of a part of the axis; None where it holds all."""
-        middles = UNIT * np.arange(len(self.places))
-        inside = np.flatnonzero((middles >= low - _STRIP / 2) & (middles <= high + _STRIP / 2))
-        return None if len(inside) == len(self.places) else tuple(self.places[place] for place in inside)
+    names: Sequence[str]
+    marked: Mapping[int, Look]
+    """Those with a finding."""
+    live: bool = False
+    """For a page that says itself what the pointer is on, and in which GPUs are chosen and brushed."""
+    picked: Sequence[int] = ()
+    """The chosen ones."""
+    held: NDArray[np.bool_] | None = None
+    """Which a brush holds; None where there is no brush."""
+
+    def traces(self, x: Any, y: Any, text: Sequence[str] | None) -> list[dict[str, Any]]:
+        """All GPUs as trace 0, the chosen ones, and those with a finding, a trace a kind. `text`: what the pointer says
+        of each."""
+        kind: Any = Scattergl if len(y) > DRAWN_AS_IMAGE else Scatter
+        usual = MANY if len(y) > DRAWN_AS_IMAGE else FEW
+        texts = {"hoverinfo": "none"} if text is None else {"text": list(text), "hoverinfo": "text"}
+        traces = [kind(x=x, y=y, mode="markers", marker=points(self.held, usual), showlegend=False, **texts)]
+        rows = [row for row in self.picked if np.isfinite(y[row])]
+        if self.live:
+            traces.append(chosen(x[rows].tolist(), y[rows].tolist(), [self.names[row] for row in rows]))
+        for look in dict.fromkeys(self.marked.values()):
+            rows = [row for row, row_look in self.marked.items() if row_look == look and np.isfinite(y[row])]
+            words = None if text is None else [f"{text[row]}<br>{look.name}" for row in rows]
+            if rows:
+                traces.append(marks(x[rows].tolist(), y[rows].tolist(), look, words, rows))
+        return traces
 
 
-def strips(
-    strip: Strips, names: Sequence[str], marked: Mapping[int, Look], picked: Sequence[int] = (), *, live: bool = True
-) -> Figure:
-    """The figure. `names`: of the GPUs of the frame; `marked`, `picked`: rows with a finding, and chosen ones.
-
-    `live`: for a page that says itself what the pointer is on; otherwise the points do.
-    """
-    quantity = strip.quantity
-    text = None
-    if not live:
-        values = strip.scale.values(strip.y)
-        pairs = zip(names, values, strict=True)
+def strips(strip: Strips, marks_of: Marks) -> Figure:
+    """The figure of strips."""
+    quantity, text = strip.quantity, None
+    if not marks_of.live:
+        pairs = zip(marks_of.names, strip.scale.values(strip.y), strict=True)
         text = [f"{plain(name)}<br>{quantity.text(value) if np.isfinite(value) else 'n/a'}" for name, value in pairs]
-    traces = [
-        _all_points(strip.x, strip.scale.sent(strip.y), strip.usual, text),
-        ring(strip, names, picked),
-        _box(
-            [strip.scale.bend(strip.boxes[quantity.apart].list.get(place).to_numpy()) for place in range(5)],
-            x=UNIT * np.arange(len(strip.places)),
-            width=0.86 * UNIT,
-        ),
-        *_marked_rows(strip.x, strip.y, marked, text),
-    ]
+    quartiles = [strip.scale.bend(strip.boxes[quantity.apart].list.get(place).to_numpy()) for place in range(5)]
+    boxes = _box(quartiles, x=np.arange(len(strip.places)), width=0.86)
     step = max(1, -(-len(strip.places) // _STRIP_NAMES))
     return figure_of(
-        traces,
+        [*marks_of.traces(strip.x, strip.y, text), boxes],
         layout(
             430,
             margin={"l": 64, "r": 12, "t": 44, "b": 40},
             boxmode="overlay",
-            showlegend=bool(marked) or bool(picked),
+            showlegend=bool(marks_of.marked) or bool(marks_of.picked),
             xaxis={
-                "tickvals": [UNIT * place for place in range(0, len(strip.places), step)],
+                "tickvals": list(range(0, len(strip.places), step)),
                 "ticktext": [plain(ending(place, _PLACE_LETTERS)) for place in strip.places[::step]],
                 "automargin": True,
                 "autotickangles": [0, 90],  # Plotly leaves out a slanted name that ends beyond the figure: the last
-                "range": [-0.7 * UNIT, UNIT * (len(strip.places) - 0.3)],
+                "range": [-0.7, len(strip.places) - 0.3],
                 "showgrid": False,
                 "zeroline": False,
             },
@@ -364,37 +379,6 @@ def strips(
             annotations=[] if strip.places else [nothing("n/a: no run has this figure")],
         ),
     )
-
-
-def ring(placed: Strips | Powered, names: Sequence[str], picked: Sequence[int]) -> dict[str, Any]:
-    """Rings around the chosen GPUs."""
-    rows = [row for row in picked if np.isfinite(placed.y[row])]
-    return chosen(placed.x[rows].tolist(), placed.y[rows].tolist(), [names[row] for row in rows])
-
-
-def _all_points(x: Any, y: Any, usual: Mapping[str, float], text: Sequence[str] | None) -> dict[str, Any]:
-    """All GPUs of a figure, as its trace 0."""
-    kind: Any = Scattergl if len(y) > DRAWN_AS_IMAGE else Scatter
-    return kind(  # type: ignore[no-any-return]
-        x=x,
-        y=y,
-        mode="markers",
-        marker=points(None, usual),
-        showlegend=False,
-        text=None if text is None else list(text),
-        hoverinfo="none" if text is None else "text",
-    )
-
-
-def _marked_rows(x: Any, y: Any, marked: Mapping[int, Look], text: Sequence[str] | None) -> list[dict[str, Any]]:
-    """The GPUs with a finding, a trace a kind. `text`: of all rows, what the pointer says."""
-    traces = []
-    for look in dict.fromkeys(marked.values()):
-        rows = [row for row, row_look in marked.items() if row_look == look and np.isfinite(y[row])]
-        if rows:
-            texts = None if text is None else [f"{text[row]}<br>{look.name}" for row in rows]
-            traces.append(marks(x[rows].tolist(), y[rows].tolist(), look, texts, rows))
-    return traces
 
 
 # -- against power ------------------------------------------------------------------------------------------------
@@ -408,14 +392,7 @@ class Powered:
     x: NDArray[np.float32]
     """(GPUs,) W; NaN where power or time is not known."""
     y: NDArray[np.float32]
-
-    @property
-    def reach(self) -> tuple[float, float]:
-        """Where the axis of power begins and ends."""
-        known = self.x[np.isfinite(self.x)]
-        low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-        wider = 0.05 * max(high - low, 1.0)
-        return low - wider, high + wider
+    """(GPUs,) on `scale`."""
 
     @classmethod
     def of(cls, rows: pl.DataFrame) -> Powered:
@@ -426,46 +403,43 @@ class Powered:
             for name in ("power_w", "slower_pct")
         )
         scale = Scale.of(y)
-        return cls(scale, x.round(1).astype(np.float32), scale.bend(y.round(2)).astype(np.float32))
+        return cls(scale, x.astype(np.float32), scale.bend(y).astype(np.float32))
 
 
-def against_power(
-    power: Powered, names: Sequence[str], marked: Mapping[int, Look], picked: Sequence[int] = (), *, live: bool = False
-) -> Figure:
+def against_power(power: Powered, marks_of: Marks) -> Figure:
     """One probe's GPUs, each a point: its power, and how much slower it is than the median.
 
-    `names`: of the GPUs of the frame; `marked`, `picked`: rows with a finding, and chosen ones. `live`: for a page that
-    says itself what the pointer is on, with every GPU in trace 0; otherwise the points do, and of a large fleet
-    `POINTS` are drawn. GPUs without a power are not drawn.
+    GPUs without a power are not drawn; of a large fleet, a figure that is not live has `POINTS`.
     """
     known = np.flatnonzero(np.isfinite(power.y))
-    slower = power.scale.values(power.y)
-    rows, text = np.arange(len(power.y)), None
-    if not live:
-        calm = known[~np.isin(known, list(marked))]
-        calm = calm[np.argsort(power.y[calm], kind="stable")]
-        rows = calm[thinned(len(calm), POINTS)]
+    slower, text = power.scale.values(power.y), None
+    y = power.y
+    if not marks_of.live:
         text = [
             f"{plain(name)}<br>{watts:,.0f} W, {signed(pct)} %" if np.isfinite(pct) else ""
-            for name, watts, pct in zip(names, power.x, slower, strict=True)
+            for name, watts, pct in zip(marks_of.names, power.x, slower, strict=True)
         ]
-    texts = None if text is None else [text[row] for row in rows]
-    usual = MANY if len(rows) > DRAWN_AS_IMAGE else FEW
-    traces = [
-        _all_points(power.x[rows], power.scale.sent(power.y[rows]), usual, texts),
-        *([ring(power, names, picked)] if live else []),
-        *_marked_rows(power.x, power.y, marked, text),
-    ]
+        in_order = known[np.argsort(y[known], kind="stable")]
+        drawn = np.union1d(in_order[thinned(len(in_order), POINTS)], list(marks_of.marked)).astype(np.intp)
+        number = {int(row): place for place, row in enumerate(drawn)}
+        marks_of = replace(
+            marks_of,
+            names=[marks_of.names[row] for row in drawn],
+            marked={number[row]: look for row, look in marks_of.marked.items()},
+        )
+        power, text = replace(power, x=power.x[drawn], y=y[drawn]), [text[row] for row in drawn]
+    low, high = (float(end) for end in (np.nanmin(power.x), np.nanmax(power.x))) if len(known) else (0.0, 1.0)
+    wider = 0.05 * max(high - low, 1.0)
     return figure_of(
-        traces,
+        marks_of.traces(power.x, power.y, text),
         layout(
             420,
             margin={"l": 64, "r": 16, "t": 44, "b": 52},
-            showlegend=bool(marked) or bool(picked),
+            showlegend=bool(marks_of.marked) or bool(marks_of.picked),
             xaxis={
                 "title": {"text": "power, W"},
                 "zeroline": False,
-                "range": list(power.reach),
+                "range": [low - wider, high + wider],
                 "visible": len(known) > 0,
             },
             yaxis=power.scale.axis(slower, "slower than the median GPU, %") | {"visible": len(known) > 0},

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from ...analysis.fleet.side_by_side import Floats
 from ...analysis.one_gpu.happened import Held, Mark, Reasons
 from ...analysis.one_gpu.standing import Five, Line, Sitting, Standing
-from ...analysis.one_gpu.standing import Scatter as Spread
 from ...analysis.verdicts.verdict import Change, Verdict
 from ..style import BLUE, GREEN, GREY, LEGEND, ORANGE, PINK, RED, SKY, layout, room
 from ..words import (
@@ -22,7 +19,6 @@ from ..words import (
     FIGURES,
     MISSING,
     count,
-    duration,
     interval,
     many,
     minus,
@@ -31,8 +27,7 @@ from ..words import (
     percent,
     with_interval,
 )
-from .drawing import Bar, Figure, Heatmap, Scatter, error_bars, figure_of
-from .looks import PERCENT, plain, single
+from .drawing import PERCENT, Bar, Figure, Heatmap, Scatter, error_bars, figure_of, plain, single
 
 _NO_MARGIN = {"zeroline": False, "showgrid": False}
 _NAMES: dict[str, Any] = {**_NO_MARGIN, "automargin": True, "ticklabelstandoff": 6}
@@ -126,7 +121,6 @@ _OTHER_KIND = "other figures"
 _PEERS = "its peers: 5 to 95 %, 25 to 75 %, median"
 _AMONG = ("this GPU", BLUE, "circle")
 _BEYOND = ("this GPU, beyond 90 % of its peers", RED, "diamond")
-_LEAST_PCT = 1e-3  # a spread below it is drawn there
 
 
 @dataclass(frozen=True)
@@ -141,14 +135,11 @@ class PeerRow:
     band: Five | None
     text: str
     """Where the pointer rests on it."""
-    only_above: bool = False
-    """Whether only a higher value than its peers' stands out."""
 
     @property
     def beyond(self) -> bool:
-        """Whether it is outside of the band from 5 to 95 %, on a side that stands out."""
-        band = self.band
-        return band is not None and (self.value > band[4] or (self.value < band[0] and not self.only_above))
+        """Whether it is outside of the band from 5 to 95 %."""
+        return self.band is not None and not self.band[0] <= self.value <= self.band[4]
 
 
 def beside_peers(stands: Sequence[Standing]) -> dict[str, Figure]:
@@ -172,50 +163,12 @@ def beside_peers(stands: Sequence[Standing]) -> dict[str, Figure]:
         )
         rows.setdefault(kind, []).append(row)
     titles = {kind: "slower than its peers, %" if kind == "time" else "more than its peers, %" for kind in rows}
-    return {
-        kind: _rows(rows[kind], partial(_percent_axis, title=titles[kind]))
-        for kind in (*_KINDS, _OTHER_KIND)
-        if kind in rows
-    }
+    return {kind: _rows(rows[kind], titles[kind]) for kind in (*_KINDS, _OTHER_KIND) if kind in rows}
 
 
-def repeatability(lines: Iterable[Line]) -> Figure | None:
-    """How far the GPU's times scatter within a sitting and from one to the next, beside its peers; None where no run
-    was repeated."""
-    spreads = [
-        (line, place, spread)
-        for line in lines
-        for place, spread in (("within a sitting", line.within), ("between sittings", line.between))
-        if spread is not None
-    ]
-    places = {place for _, place, _ in spreads}
-    common = f" {places.pop()}" if len(places) == 1 else ""  # said once, where it is the same of all
-    rows = [
-        PeerRow(
-            line.workload if common else f"{line.workload}\n{place}",
-            spread.pct,
-            spread.low_pct,
-            spread.high_pct,
-            spread.peers_pct,
-            _spread_text(line, place, spread),
-            only_above=True,
-        )
-        for line, place, spread in spreads
-    ]
-    return _rows(rows, partial(_logarithmic, title=f"standard deviation{common}, %"), scale=_logs) if rows else None
-
-
-def _percent_axis(low: float, high: float, title: str) -> dict[str, Any]:
-    return PERCENT.axis([low, high], title)
-
-
-def _rows(
-    rows: Sequence[PeerRow],
-    axis: Callable[[float, float], dict[str, Any]],
-    *,
-    scale: Callable[[Any], Floats] = PERCENT.bend,
-) -> Figure:
-    """The rows, the first on top. `axis`: of the lowest and highest value that are drawn; `scale`: where a value is."""
+def _rows(rows: Sequence[PeerRow], title: str) -> Figure:
+    """The rows, the first on top."""
+    scale = PERCENT.bend
     places = np.arange(len(rows))[::-1]
     banded = [(place, row.band) for place, row in zip(places, rows, strict=True) if row.band is not None]
     # One name in the legend, as Plotly lays a long legend over the rows.
@@ -262,7 +215,7 @@ def _rows(
             barmode="overlay",
             margin={"l": 8, "r": 12, "t": 32, "b": 52},
             legend=LEGEND | {"tracegroupgap": 0},
-            xaxis=axis(min(values), max(values)),
+            xaxis=PERCENT.axis([min(values), max(values)], title),
             yaxis=_NAMES
             | {
                 "tickvals": list(places),
@@ -271,30 +224,6 @@ def _rows(
             },
         ),
     )
-
-
-def _logs(pct: Any) -> Floats:
-    logs: Floats = np.log10(np.maximum(np.asarray(pct, dtype=np.float64), _LEAST_PCT))
-    return logs
-
-
-def _logarithmic(low: float, high: float, title: str) -> dict[str, Any]:
-    """An axis of as many ticks as have room side by side on a phone."""
-    ends = [float(_logs(low)) - 0.1, float(_logs(high)) + 0.1]
-    ticks: list[float] = []
-    for digits in ((1, 2, 5), (1, 3), (1,)):
-        ticks = [digit * 10.0**power for power in range(-3, 4) for digit in digits]
-        ticks = [tick for tick in ticks if ends[0] <= np.log10(tick) <= ends[1]]
-        if len(ticks) <= 5:
-            break
-    return {
-        "title": {"text": title},
-        "tickvals": [float(np.log10(tick)) for tick in ticks],
-        "ticktext": [f"{tick:g}" for tick in ticks],
-        "tickangle": 0,
-        "range": ends,
-        "zeroline": False,
-    }
 
 
 def _standing_text(standing: Standing) -> str:
@@ -311,17 +240,6 @@ def _standing_text(standing: Standing) -> str:
         f"{many(standing.n, 'run')}{sittings}",
     ]
     return "<br>".join(minus(line) for line in lines if line)
-
-
-def _spread_text(line: Line, place: str, spread: Spread) -> str:
-    peers = spread.peers_pct
-    lines = [
-        plain(f"{line.workload}, {place}"),
-        f"{number(spread.pct, 2)} % {interval(spread.low_pct, spread.high_pct, signed=False)}",
-        "" if peers is None else f"90 % of {spread.peers:,} peers: {number(peers[0], 2)} to {number(peers[4], 2)} %",
-        f"{many(line.runs, 'run')} in {many(len(line.sittings), 'sitting')}",
-    ]
-    return "<br>".join(text for text in lines if text)
 
 
 # -- its past ----------------------------------------------------------------------------------------------------
@@ -496,7 +414,6 @@ def _marked(marks: Sequence[Mark], high: float) -> Any:
 _SHADES = [[0.0, "rgba(138,143,152,0.16)"], [0.02, "#f2d9a8"], [0.3, "#e69f00"], [1.0, "#a03c00"]]
 _GAP = 3  # steps that a gap is wide
 _MOST_TICKS = 6
-_NAMED_GAPS = 8
 
 
 def clock(reasons: Reasons) -> Figure:
@@ -514,18 +431,10 @@ def clock(reasons: Reasons) -> Figure:
     middles = [float(x[gap]) + 0.5 + _GAP / 2 for gap in gaps.tolist()]
     breaks = [
         {
-            "type": "line", "yref": "paper", "x0": middle, "x1": middle, "y0": 0.5, "y1": 1,
+            "type": "line", "yref": "paper", "x0": middle, "x1": middle, "y0": 0, "y1": 1,
             "line": {"width": 1, "dash": "dot", "color": "rgba(138,143,152,0.8)"},
         }
         for middle in middles
-    ]  # fmt: skip
-    lengths = [
-        {
-            "text": duration((reasons.began[gap + 1] - reasons.ended[gap]).total_seconds()), "x": middle, "y": 0,
-            "yref": "paper", "yanchor": "bottom", "showarrow": False, "font": {"size": 10}, "textangle": -90,
-        }
-        for gap, middle in zip(gaps.tolist(), middles, strict=True)
-        if len(gaps) <= _NAMED_GAPS
     ]  # fmt: skip
     ticks, tick_texts = _time_ticks(reasons, x)
     return figure_of(
@@ -544,7 +453,6 @@ def clock(reasons: Reasons) -> Figure:
             122 + 34 * len(reasons.held),
             margin={"l": 8, "r": 12, "t": 60, "b": 48},
             shapes=breaks,
-            annotations=lengths,
             xaxis=_NO_MARGIN
             | {
                 "tickvals": ticks, "ticktext": tick_texts, "range": [-0.5, width - 0.5], "tickangle": 0,

@@ -17,11 +17,8 @@ from ...analysis.fleet.side_by_side import Floats, labels
 from ..document import Label, Picture, Side
 from ..style import GREY, SLOWNESS, layout
 from ..words import estimate, minus
-from .drawing import Figure, Heatmap, Scatter, figure_of
-from .looks import Look, chosen, ending, mark, outline, plain, svg
-
-Shades = NDArray[np.float32]
-Ints = NDArray[np.integer[Any]]
+from .drawing import Figure, Heatmap, Look, Scatter, chosen, ending, figure_of, mark, outline, plain, svg
+from .fleet import Marks
 
 CELLS = 4_096
 """GPUs whose map is drawn for each probe; of a larger fleet there is one map."""
@@ -41,9 +38,8 @@ _BLOCK_NAME, _NODE_NAME = 14, 7  # letters
 _ODD_NAMES = 12  # GPUs with findings whose names are written
 _LEAST, _MOST = 5.0, 50.0  # where the colours end
 _NEAR = 0.1  # of where they end: up to here they are linear, beyond it logarithmic
-_GAP = -128
-_WITH_GAPS = [[0.0, "rgba(0,0,0,0)"], *([0.002 + 0.998 * at, colour] for at, colour in SLOWNESS)]
-"""The colours of cells that are sent as whole numbers of a byte, of which the lowest is a gap."""
+_FADED = 0.2  # the map, where a brush holds only a part of it
+_TOP_PX = 84  # above the cells
 _TICKS = (1, 2, 5, 10, 20, 50)
 _FINE, _UNJUDGED = "rgba(138,143,152,0.42)", "rgba(138,143,152,0.14)"
 
@@ -121,18 +117,13 @@ class Grid:
         """Whether a picture has room for a cell of each GPU."""
         return self.cell_px > 8
 
-    def shades(self, values: Mapping[str, float], end: float) -> Shades:
+    def shades(self, values: Mapping[str, float], end: float) -> NDArray[np.float32]:
         """(rows, columns) where on the colours each cell is, from -1 to 1 at `end`; NaN for a cell without a value. Of
         two names of a GPU the value that is known counts; of two, that of the later name."""
+        cells = np.full((self.rows, self.columns), np.nan, dtype=np.float32)
         known = [gpu for gpu in values if gpu in self.cell]
         row, column = np.array([self.cell[gpu] for gpu in known], dtype=np.int64).reshape(-1, 2).T
-        return self.placed(row, column, np.array([values[gpu] for gpu in known], dtype=np.float64), end)
-
-    def placed(self, row: Ints, column: Ints, value: Floats, end: float) -> Shades:
-        """The same for values in these cells."""
-        cells: Shades = np.full((self.rows, self.columns), np.nan, dtype=np.float32)
-        near = _NEAR * end
-        cells[row, column] = np.round(np.arcsinh(value / near) / asinh(end / near), 3)
+        cells[row, column] = shade(np.array([values[gpu] for gpu in known], dtype=np.float64), end)
         return cells
 
 
@@ -211,7 +202,8 @@ def picture(grid: Grid, marked: Mapping[str, Look], judged: Mapping[str, bool] |
         x, y = frame.at(*place)
         fills.append(f"<use href='#{kinds[marked[gpu]]}' x='{x:.1f}' y='{y:.1f}'/>")
     legend += [(look.name, svg(outline(look, 6, 6, 5), 12, 12)) for look in kinds]
-    labels = [*frame.labels(grid), *frame.odd_names({place: grid.name[gpu] for place, gpu in sorted(odd.items())})]
+    names = list(frame.labels(grid))
+    labels = [*names, *frame.odd_names({place: grid.name[gpu] for place, gpu in sorted(odd.items())}, names)]
     described = f"{len(set(grid.cell.values())):,} GPUs, {len(odd):,} of them marked"
     return Picture("The machine", "", svg("".join(fills), _PICTURE_PX, frame.height), described, labels, legend)
 
@@ -262,11 +254,16 @@ class _Frame:
                 x, y = self.at(row, column - 0.6)
                 yield self._label(ending(name, _NODE_NAME), x, y, "before", small=True)
 
-    def odd_names(self, odd: Mapping[tuple[int, int], str]) -> Iterator[Label]:
-        """The names of GPUs with findings, where there are few: each where it covers no other and no mark."""
+    def odd_names(self, odd: Mapping[tuple[int, int], str], others: Sequence[Label]) -> Iterator[Label]:
+        """The names of GPUs with findings, where there are few: each where it covers no other, no mark, and none of the
+        names of cabinets and nodes (`others`)."""
         if len(odd) > _ODD_NAMES:
             return
         taken = [(x - 8, x + 8, y - 8, y + 8) for x, y in (self.at(*place) for place in odd)]
+        for label in others:
+            x, y, width = label.left / 100 * _PICTURE_PX, label.top / 100 * self.height, _LETTER_PX * len(label.text)
+            begins = x - {"before": width, "middle": width / 2, "after": 0}[label.side]
+            taken.append((begins, begins + width, y - 5, y + 5))
         for place, name in odd.items():
             x, y = self.at(*place)
             text = ending(name, 18)
@@ -344,52 +341,55 @@ def end_of(values: pl.Series, unit: str = "%") -> float:
     return min(max(distance, _LEAST), _MOST) if unit in ("%", "°C") else distance or 1.0
 
 
-def shade(value: float, end: float) -> float:
-    """Where on the colours a value is, from -1 to 1 at `end`: linear near 0, by its logarithm beyond."""
+def shade(values: Floats | float, end: float) -> Floats:
+    """Where on the colours values are, from -1 to 1 at `end`: linear near 0, by their logarithm beyond."""
     near = _NEAR * end
-    return round(asinh(value / near) / asinh(end / near), 3)
-
-
-def sent(shades: Shades) -> NDArray[np.int8]:
-    """Cells in a byte each, for a map of a live page."""
-    return np.where(np.isnan(shades), _GAP, np.round(np.nan_to_num(shades) * (-_GAP - 1))).astype(np.int8)
+    return np.asarray(np.round(np.arcsinh(np.divide(values, near)) / asinh(end / near), 3))
 
 
 def heat_map(
-    grid: Grid,
-    values: Mapping[str, float] | Shades,
-    title: str,
-    unit: str,
-    marked: Mapping[str, Look],
-    *,
-    end: float,
+    grid: Grid, values: Mapping[str, float], title: str, unit: str, marked: Mapping[str, Look], *, end: float
 ) -> Figure:
-    """The map of one figure. `values`: by GPU, 0 is the median of the fleet; the colours end at `end`.
+    """The map of one figure. `values`: by GPU, 0 is the median of the fleet; the colours end at `end`."""
+    sizes = {gpu: f"{estimate(value, digits=2, signed=True)} {unit}" for gpu, value in values.items()}
+    text = [[""] * grid.columns for _ in range(grid.rows)]
+    for gpu, size in sizes.items():
+        if gpu in grid.cell:
+            row, column = grid.cell[gpu]
+            text[row][column] = f"{plain(grid.name[gpu])}<br>{minus(size)}"
+    cells = _cells(grid, grid.shades(values, end), title, end, text=text, hovertemplate="%{text}<extra></extra>")
+    return _figure(grid, [cells, *_marks(grid, marked, sizes)], legend=bool(marked))
 
-    Where they are the cells of `Grid.placed`, the map is for a page that says itself what the pointer is on: trace 1
-    is for the cells that a brush holds, and trace 2 for the chosen GPUs.
+
+def live_map(
+    grid: Grid, values: Mapping[str, float], title: str, end: float, marks_of: Marks, gpus: Sequence[str]
+) -> Figure:
+    """The same for a page that says itself what the pointer is on, with what is chosen and brushed.
+
+    `marks_of`: by row of the frame; `gpus`: the key of each row.
     """
-    live = not isinstance(values, Mapping)
+    held = marks_of.held
+    cells = _cells(grid, grid.shades(values, end), title, end, hoverinfo="none")
+    traces = [cells]
+    if held is not None:
+        of_brush = {gpu: values[gpu] for gpu, is_held in zip(gpus, held, strict=True) if is_held and gpu in values}
+        traces.append({**cells, "z": grid.shades(of_brush, end), "showscale": False})
+        cells["opacity"] = _FADED
+    places = [grid.cell[gpus[row]] for row in marks_of.picked]
+    names = [marks_of.names[row] for row in marks_of.picked]
+    traces.append(chosen([column for _, column in places], [row for row, _ in places], names))
+    marked = {gpus[row]: look for row, look in marks_of.marked.items()}
+    return _figure(grid, [*traces, *_marks(grid, marked, None)], legend=bool(marked))
+
+
+def _cells(grid: Grid, shades: NDArray[np.float32], title: str, end: float, **texts: Any) -> dict[str, Any]:
+    """The cells of a map, with the scale of its colours."""
     high_ticks = [float(tick) for tick in _TICKS if tick <= 0.9 * end][-3:] or [end]
     ticks = [*(-tick for tick in reversed(high_ticks)), 0.0, *high_ticks]
-    cells: dict[str, Any] = {**_cells(grid), "zmin": -1, "zmax": 1, "colorscale": SLOWNESS}
-    sizes: Mapping[str, str] | None = None
-    if isinstance(values, Mapping):
-        sizes = {gpu: f"{estimate(value, digits=2, signed=True)} {unit}" for gpu, value in values.items()}
-        text = [[""] * grid.columns for _ in range(grid.rows)]
-        for gpu, size in sizes.items():
-            if gpu in grid.cell:
-                row, column = grid.cell[gpu]
-                text[row][column] = f"{plain(grid.name[gpu])}<br>{minus(size)}"
-        cells |= {"text": text, "hovertemplate": "%{text}<extra></extra>"}
-        z: Any = grid.shades(values, end)
-    else:
-        cells |= {"hoverinfo": "none", "zmin": _GAP, "zmax": -_GAP - 1, "colorscale": _WITH_GAPS}
-        z = sent(values)
     bar = {
         "title": {"text": f"{title} (0: the median GPU)", "side": "top", "font": {"size": 12}},
         "orientation": "h",
-        "tickvals": [(-_GAP - 1 if live else 1) * shade(tick, end) for tick in ticks],
+        "tickvals": [float(shade(tick, end)) for tick in ticks],
         "ticktext": [minus(f"{tick:+g}") if tick else "0" for tick in ticks],
         "tickangle": 0,
         "thickness": 10,
@@ -400,17 +400,8 @@ def heat_map(
         "ypad": 16,
         "outlinewidth": 0,
     }
-    traces: list[Any] = [Heatmap(z=z, **cells, colorbar=bar)]
-    if live:
-        traces += [Heatmap(**cells, showscale=False, visible=False), chosen([], [], [])]
-    traces += _marks(grid, marked, sizes)
-    return _figure(grid, traces, list(_names(grid)), top=84, legend=bool(marked))
-
-
-def _cells(grid: Grid) -> dict[str, Any]:
-    """What the cells of all maps have in common."""
-    room = grid.columns <= 200
-    return {"hoverongaps": False, "xgap": 1.5 if room else 0.3, "ygap": 1.5 if grid.cell_px > 8 else 0.3}
+    gaps = {"hoverongaps": False, "xgap": 1.5 if grid.columns <= 200 else 0.3, "ygap": 1.5 if grid.apart else 0.3}
+    return Heatmap(z=shades, zmin=-1, zmax=1, colorscale=SLOWNESS, colorbar=bar, **gaps, **texts)
 
 
 def _marks(grid: Grid, marked: Mapping[str, Look], sizes: Mapping[str, str] | None) -> list[Any]:
@@ -453,18 +444,20 @@ def _names(grid: Grid) -> Iterator[dict[str, Any]]:
             yield {"text": text, **place, **usual, "font": {"size": 9, "color": GREY}}
 
 
-def _figure(
-    grid: Grid, traces: Sequence[Any], annotations: Sequence[Mapping[str, Any]], *, top: int, legend: bool
-) -> Figure:
-    names_room = 0.9 if len(grid.nodes) <= _NODE_NAMES and grid.cell_px >= 12 else 0
+def _figure(grid: Grid, traces: Sequence[Any], *, legend: bool) -> Figure:
     return figure_of(
         traces,
         layout(
-            round(top + 44 + grid.cell_px * grid.rows),
-            margin={"l": 26 if names_room else 8, "r": 8, "t": top, "b": 40},
+            round(_TOP_PX + 44 + grid.cell_px * grid.rows),
+            margin={
+                "l": 26 if len(grid.nodes) <= _NODE_NAMES and grid.cell_px >= 12 else 8,
+                "r": 8,
+                "t": _TOP_PX,
+                "b": 40,
+            },
             showlegend=legend,
             legend={"orientation": "h", "yanchor": "top", "y": 0, "x": 0, "font": {"size": 12}},
-            annotations=list(annotations),
+            annotations=list(_names(grid)),
             xaxis={"visible": False, "range": [-0.6, max(grid.columns, _LEAST_COLUMNS) - 0.4]},
             yaxis={"visible": False, "range": [grid.rows - 0.4, -0.6]},
         ),

@@ -9,8 +9,7 @@ import polars as pl
 
 from ...analysis.placement.advice import AVOIDED, EXCLUDED, KEPT, PREFERRED, UNMARKED
 from ..style import BLUE, GREY, ORANGE, RED, layout
-from .drawing import Figure, Scatter, error_bars, figure_of
-from .looks import single
+from .drawing import Figure, Scatter, error_bars, figure_of, single
 
 _FEW = 64  # nodes that are named on the axis, each with its own bar
 _MARKS = {

@@ -8,7 +8,7 @@ import polars as pl
 
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
 from ..words import MISSING, many
-from .looks import plain
+from .drawing import plain
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

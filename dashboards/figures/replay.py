@@ -12,8 +12,7 @@ from ...analysis.replay.findings import PolicyGain
 from ...analysis.replay.outcome import UNFAIR, Outcome
 from ...analysis.replay.world import World
 from ..style import BLUE, GREY, LEGEND, SKY, SLOWNESS, layout, line_of
-from .drawing import Bar, Figure, Scatter, error_bars, figure_of
-from .looks import single
+from .drawing import Bar, Figure, Scatter, error_bars, figure_of, single
 
 Floats = NDArray[np.float64]
 

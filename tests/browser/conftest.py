@@ -10,12 +10,12 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from whorl.dashboards.app.reading import Reading
+from whorl.dashboards.app.state import State
 from whorl.dashboards.figures import drawing
 from whorl.tests.dashboards.browser import CHROMIUM
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from dash import Dash
     from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Request
 
     from whorl.dashboards.app.page import Page as DashPage
@@ -72,8 +72,7 @@ def _one_figure() -> DashPage:
     import plotly.graph_objects as go
     from dash import dcc, html
 
-    from whorl.dashboards.app.drawing import graph, prose
-    from whorl.dashboards.app.page import Page, heading
+    from whorl.dashboards.app.page import Page, graph, heading, prose
 
     drawn = go.Figure(go.Scatter(x=[1, 2], y=[3, 4], name="a"), {"template": "none", "title": "Two points"})
     chosen = html.Label(["Probe", dcc.Dropdown(["a", "b"], "a", id="chosen")])
@@ -84,40 +83,40 @@ def _one_figure() -> DashPage:
 
 HOSTILE = """<img src=x onerror="document.title='gone'">"""
 FORMULA = "=1+2"
-MANY = 27_648
 
 
 def _tables() -> DashPage:
-    """A page with a small table, and one of 27,648 rows: a name is HTML, one a formula, many values are missing."""
+    """A page with a table of 40 rows: a name is HTML, one a formula, some values are missing."""
     import polars as pl
     from dash import html
 
-    from whorl.dashboards.app.grid import GridColumn, serve, table
+    from whorl.dashboards.app.grid import GridOptions, frame_table, grid
     from whorl.dashboards.app.page import Page, heading
+    from whorl.dashboards.document import Column
 
-    columns = [
-        GridColumn("gpu", "GPU", link="figure", asks={"gpu": "gpu"}),
-        GridColumn("slower", "slower", "percent", 1),
-        GridColumn("low", "95 %", "interval", 1, high="high", unit="%"),
-        GridColumn("a.b", "watts", "number", 0, unit="W"),
-    ]
-    place = pl.int_range(MANY, eager=True)
+    columns = {
+        "gpu": Column("GPU", page="figure"),
+        "slower": Column("slower", "percent", 1),
+        "low high": Column("95 %", "interval", 1, "%"),
+        "a.b": Column("watts", "number", 0, "W"),
+    }
+    place = pl.int_range(40, eager=True)
     rows = pl.DataFrame(
         {
-            "gpu": [HOSTILE, FORMULA, *(f"n{one // 4:04}/{one % 4}" for one in range(2, MANY))],
+            "gpu": [HOSTILE, FORMULA, *(f"n{number // 4:04}/{number % 4}" for number in range(2, 40))],
             "slower": (place % 1000 / 100).set(place % 7 == 3, None),
             "low": place / 100.0,
             "high": place / 100 + 1,
             "a.b": place,
         }
     )
-    small = table("small", columns, rows.head(40), key="gpu", label="Forty")
-    inside = html.Div([heading("Tables"), small, table("large", columns, None, key="gpu", label="Many")])
 
-    def register(app: Dash, reading: Reading) -> None:
-        serve(app, "large", columns, lambda search: rows, key="gpu", file="many.csv")
+    def address(page: str, name: str, _: str | None) -> str:
+        return State().href(page, gpu=(name,))
 
-    return Page("tables", "Tables", (), lambda *_: inside, register)
+    table = frame_table(rows, columns, "Forty")
+    inside = html.Div([heading("Tables"), grid(table, address, "small", GridOptions(list(columns)))])
+    return Page("tables", "Tables", (), lambda *_: inside, lambda *_: None)
 
 
 @pytest.fixture(scope="package")

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
-FIGURES = "#gpu-figure-drawn .main-svg"
-
-NAMED = "#gpu-head table a"
+FIGURES = "#gpu-body .js-plotly-plot .main-svg"
+NAMED = "#gpu-body table a"
 
 
 def pinned(page: Page) -> str:
@@ -28,39 +27,32 @@ def pinned(page: Page) -> str:
 @pytest.mark.long
 def test_a_person_finds_the_odd_gpu_and_sees_why(opened: Opened) -> None:
     page = opened("gpu")
-    expect(page.locator("#gpu-head h2")).to_have_text("GPUs with findings, the worst first")
+    expect(page.locator("#gpu-body h2")).to_have_text("GPUs with findings, the worst first")
     name = pinned(page)
     page.locator(NAMED).first.click()
     expect(page.locator("#gpu-title")).not_to_have_text("GPU")
-    found = page.locator("#gpu-head")
+    found = page.locator("#gpu-body")
     expect(found.locator(".findings")).to_contain_text("pinned clock, confirmed")
     expect(found.locator(".findings")).to_contain_text("Do: Look for a clock that is set by hand")
-    expect(found.locator(".js-plotly-plot")).to_contain_text("pinned clock")
+    expect(found.locator(".js-plotly-plot").first).to_contain_text("pinned clock")
     expect(page.locator("#gpu-title")).to_have_text(f"GPU {name}")
     page.locator(FIGURES).first.wait_for()
-    expect(page.locator("#gpu-figure-drawn")).to_contain_text("this GPU, beyond 90 % of its peers")
-    expect(page.locator("#gpu-probe-drawn")).to_contain_text("its peers on that day")
-    expect(page.locator("#gpu-runs")).to_contain_text("stream-triad")
-    expect(page.locator("#gpu-runs")).to_contain_text("GPUs like it")
+    expect(found).to_contain_text("this GPU, beyond 90 % of its peers")
+    expect(found).to_contain_text("its peers on that day")
+    expect(page.locator("#gpu-body")).to_contain_text("stream-triad")
+    expect(page.locator("#gpu-body")).to_contain_text("GPUs like it")
 
 
 @pytest.mark.long
-def test_what_is_chosen_is_in_the_address_and_survives_a_reload(opened: Opened) -> None:
+def test_a_chart_shows_the_figure_that_is_chosen(opened: Opened) -> None:
     page = opened("gpu?gpu=c001-1/0")
-    page.locator(FIGURES).first.wait_for()
-    box = page.locator("#gpu-figure label").first.bounding_box()
-    assert box is not None
-    assert box["height"] < 32, "a choice and its word stand side by side"
-    page.get_by_label("power", exact=True).check()
-    page.wait_for_url(re.compile("figure=power"))
-    expect(page.locator("#gpu-figure-drawn")).to_contain_text("more than its peers")
-    page.locator("#gpu-probe").click()
-    page.get_by_role("option", name="pagerank").click()
-    page.wait_for_url(re.compile("probe=pagerank"))
-    page.reload()
-    expect(page.locator("#gpu-title")).to_have_text("GPU c001-1/0")
-    expect(page.locator("#gpu-probe")).to_contain_text("pagerank")
-    assert page.get_by_label("power", exact=True).is_checked()
+    chart = page.locator(
+        "#gpu-body div", has=page.get_by_role("heading", name="Its figures in those of its peers")
+    ).last
+    expect(chart.locator(".js-plotly-plot")).to_contain_text("slower than its peers, %")
+    chart.locator(".dash-dropdown").click()
+    page.get_by_role("option", name="power", exact=True).click()
+    expect(chart.locator(".js-plotly-plot")).to_contain_text("more than its peers, %")
 
 
 @pytest.mark.long
@@ -77,4 +69,4 @@ def test_any_gpu_is_found_by_a_part_of_its_names_and_its_neighbours_by_links(ope
     expect(page.locator("#gpu-title")).to_have_text("GPU c002-3/2")
     page.go_back()
     expect(page.locator("#gpu-title")).to_have_text("GPU c002-3/1")
-    expect(page.locator("#gpu-head .facts")).to_contain_text("c002-3")
+    expect(page.locator("#gpu-body .facts").first).to_contain_text("c002-3")

@@ -1,8 +1,7 @@
-"""The page Placement as a person uses it: advice, what to copy, a replay, GPUs to avoid, addresses that say nothing."""
+"""The page Placement as a person uses it: advice and what to copy."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -57,16 +56,3 @@ def test_the_page_says_and_copies_what_the_command_prints(opened: Opened, filled
             assert part.get_by_role("button", name="Copy").count() == 0
     expect(page.locator("#placement-body")).to_contain_text(f"n = {GPUS} GPUs")
     page.locator("#placement-body .js-plotly-plot .main-svg").first.wait_for()
-
-
-@pytest.mark.long
-def test_a_replay_compares_policies_over_seeds(opened: Opened) -> None:
-    page = opened("placement?probe=gemm-fp32&seeds=2")
-    expect(page.locator("#placement-status")).to_contain_text("jobs of this cluster can be replayed")
-    page.get_by_role("button", name="Replay").click()
-    gains = page.get_by_role("region", name=re.compile("^gain in average completion time"))
-    gains.wait_for(timeout=120_000)
-    for policy in ("advice-exclude", "pm-first", "pal"):
-        expect(gains).to_contain_text(policy)
-    expect(page.locator("#placement-replay .js-plotly-plot").first).to_be_visible()
-    expect(page.locator("#placement-replay")).to_contain_text("Conditions and notes")

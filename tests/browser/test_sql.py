@@ -99,12 +99,12 @@ def test_the_whole_answer_is_saved(opened: Opened, tmp_path: Path) -> None:
     _run(page, "select i, '=1+1' as text from range(2500) t(i)")
     page.get_by_text("The first 1,000 of 2,500 rows.").wait_for()
     with page.expect_download() as download:
-        page.get_by_role("button", name="CSV", exact=True).click()
+        page.get_by_role("link", name="CSV", exact=True).click()
     assert download.value.suggested_filename == "answer.csv"
     rows = list(csv.reader(io.StringIO(download.value.path().read_text())))
     assert (len(rows), rows[-1]) == (2501, ["2499", "'=1+1"])
     with page.expect_download() as download:
-        page.get_by_role("button", name="Parquet", exact=True).click()
+        page.get_by_role("link", name="Parquet", exact=True).click()
     download.value.save_as(tmp_path / "answer.parquet")
     assert pq.read_table(tmp_path / "answer.parquet").num_rows == 2500
 

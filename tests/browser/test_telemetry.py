@@ -92,7 +92,7 @@ def test_drag_looks_closer_and_double_click_goes_back(opened: Opened) -> None:
     assert box is not None
     page.mouse.dblclick(box["x"] + 200, box["y"] + 50)
     page.wait_for_function(f"document.querySelector('{_DRAWN}')._fullLayout.xaxis.range[0] == '{closer[0]}'")
-    page.locator("#telemetry-back").click()
+    page.get_by_role("button", name="Last hour").click()
     page.wait_for_function(f"document.querySelector('{_DRAWN}')._fullLayout.xaxis.range[0] == '{whole[0]}'")
     assert "since" not in _asked(page)
     assert _lines(page)[_ONE] == points
@@ -156,8 +156,8 @@ def test_a_page_follows_a_collector_and_says_when_it_stopped(
         assert len(before) == 2
         page.locator("#telemetry-status", has_text="The newest reading is of").wait_for()
         page.wait_for_function(f"document.querySelector('{_DRAWN}')._fullLayout.xaxis.range[1] > '{at[1]}'")
-        page.wait_for_function(f"document.querySelector('{_DRAWN}').data[0].x.length > {max(before.values()) + 5}")
-        assert set(_lines(page)) == set(before)
+        page.wait_for_function(f"document.querySelector('{_DRAWN}')._fullData[0].x.length > {max(before.values()) + 5}")
+        assert len(_lines(page)) == len(before)
         collector.terminate()
         page.locator("#telemetry-status", has_text="No reading came since").wait_for()
         # The right half: what was collected lies there, however short or long that took.

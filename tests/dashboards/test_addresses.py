@@ -24,11 +24,11 @@ HTML = "<img src=x onerror=alert(1)>"
 _DAY = 86_400_000_000_000
 _FIELDS = (
     "cluster", "campaign", "probe", "figure", "gpu", "node", "cabinet", "metric", "since", "until", "live", "last",
-    "by", "range", "place", "job", "model", "gpus", "seeds", "query", "chart", "x", "y", "colour",
+    "by", "brush", "without", "job", "model", "gpus", "query", "chart", "x", "y", "colour",
 )  # fmt: skip
 _VALUES = (
     HTML, "javascript:alert(1)", "", "0", "-1", "1e99", "nan", "9" * 40, "\x00", "\ud800", "'; drop table runs", '"',
-    "\\", "../../etc/passwd", "a:b:c", "slower_pct:nan:inf", "slower_pct:9:1", "cabinet:", "x" * 5000, "-5d",
+    "\\", "../../etc/passwd", "a:b:c", "strips:nan:inf:0:1", "map:9:1:9:1", "power:", "x" * 5000, "-5d",
     "99999999999d",
 )  # fmt: skip
 
@@ -131,8 +131,3 @@ def test_the_page_of_a_gpu_says_what_is_missing_and_what_to_do(gpu: str, says: t
     _unharmed(said)
     for sentence in says:
         assert sentence in said
-
-
-def test_strips_by_what_is_no_place_are_left_out_and_told(states: Asked) -> None:
-    assert "not by 'moon': that is left out" in states.said("fleet?by=moon")
-    assert "that is left out" not in states.said("fleet?by=node")

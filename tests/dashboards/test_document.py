@@ -12,7 +12,7 @@ import pytest
 from plotly.utils import PlotlyJSONEncoder
 
 from whorl.dashboards import html, terminal
-from whorl.dashboards.app.drawing import components
+from whorl.dashboards.app.page import components
 from whorl.dashboards.document import (
     Chart,
     Column,

@@ -19,9 +19,10 @@ from whorl.analysis.fleet.timelines import Timelines, Window, trend
 from whorl.analysis.runs.probing import Probed, probed
 from whorl.analysis.verdicts.judge import judged
 from whorl.dashboards.figures import drawing
-from whorl.dashboards.figures.drawing import Scatter, figure_of
+from whorl.dashboards.figures.drawing import Look, Scatter, figure_of, looks
 from whorl.dashboards.figures.fleet import (
     POINTS,
+    Marks,
     Powered,
     against_power,
     closely,
@@ -30,7 +31,6 @@ from whorl.dashboards.figures.fleet import (
     overview,
     signed,
 )
-from whorl.dashboards.figures.looks import Look, looks
 from whorl.dashboards.figures.machine import Grid, heat_map, maps, picture, shade
 from whorl.dashboards.style import room
 from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, stored
@@ -142,8 +142,8 @@ def test_points_are_at_their_power_and_those_with_findings_are_never_left_out(
     at_power = Powered.of(rows.with_columns(watts))
     labels = [names[gpu] for gpu in rows["gpu"]]
     numbers = {row: drawn[gpu] for row, gpu in enumerate(rows["gpu"]) if gpu in drawn}
-    calm, *marked = against_power(at_power, labels, numbers).data
-    assert len(calm.x) == rows.height - len(drawn) - 1, "a power that is not known is not drawn as 0"
+    calm, *marked = against_power(at_power, Marks(labels, numbers)).data
+    assert len(calm.x) == rows.height - 1, "a power that is not known is not drawn as 0"
     assert {text.split("<br>")[0] for trace in marked for text in trace.text} == {names[gpu] for gpu in drawn}
     at = {text.split("<br>")[0]: (x, y) for x, y, text in zip(calm.x, calm.y, calm.text, strict=True)}
     for gpu, power, slower in rows.select("gpu", "power_w", "slower_pct").iter_rows():
@@ -152,9 +152,10 @@ def test_points_are_at_their_power_and_those_with_findings_are_never_left_out(
             assert (x, at_power.scale.unbend(y)) == pytest.approx((power, slower), abs=0.06)
 
     many = pl.concat([rows.with_columns(pl.col("gpu") + f"-{copy}") for copy in range(20)])
-    drawn_many = against_power(Powered.of(many), many["gpu"].to_list(), {7: Look("red", "x", "hot")})
-    assert [len(trace.x) for trace in drawn_many.data] == [POINTS, 1]
-    live = against_power(Powered.of(many), many["gpu"].to_list(), {7: Look("red", "x", "hot")}, [3], live=True).data
+    drawn_many = against_power(Powered.of(many), Marks(many["gpu"].to_list(), {7: Look("red", "x", "hot")}))
+    assert [len(trace.x) for trace in drawn_many.data] in ([POINTS, 1], [POINTS + 1, 1])
+    on_page = Marks(many["gpu"].to_list(), {7: Look("red", "x", "hot")}, live=True, picked=[3])
+    live = against_power(Powered.of(many), on_page).data
     assert len(live[0].x) == many.height
     assert live[0].text is None, "a page looks names up"
     assert live[1].text == (many["gpu"][3],)
@@ -189,10 +190,12 @@ def test_a_trend_shows_the_fleet_its_interval_and_the_gpus_that_were_asked_for(t
 
 def test_a_figure_without_points_says_so_and_shows_no_numbers() -> None:
     rows = pl.DataFrame({"power_w": [None, None], "slower_pct": [0.0, 1.0]}, schema_overrides={"power_w": pl.Float64})
-    drawn = against_power(Powered.of(rows), ["a", "b"], {}, live=True)
+    drawn = against_power(Powered.of(rows), Marks(["a", "b"], {}, live=True))
     assert [one.text for one in drawn.layout.annotations] == ["n/a: no run has both a time and a power"]
     assert drawn.layout.xaxis.visible is drawn.layout.yaxis.visible is False
-    known = against_power(Powered.of(rows.with_columns(power_w=pl.Series([100.0, 110.0]))), ["a", "b"], {}, live=True)
+    known = against_power(
+        Powered.of(rows.with_columns(power_w=pl.Series([100.0, 110.0]))), Marks(["a", "b"], {}, live=True)
+    )
     assert not known.layout.annotations
     assert known.layout.xaxis.visible is True
 

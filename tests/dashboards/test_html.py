@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import pytest
 from plotly.utils import PlotlyJSONEncoder
 
-from whorl.dashboards.app.drawing import components
+from whorl.dashboards.app.page import components
 from whorl.dashboards.document import Chart, Column, Document, Facts, Listing, Part, Section, Table, Tiles
 from whorl.dashboards.html import page
 from whorl.dashboards.words import interval, minus, percent

@@ -6,7 +6,7 @@ import pytest
 
 from whorl.analysis.spread.repeats import Belongs
 from whorl.cli.advising import Advisor
-from whorl.dashboards.app.fleet.view import choose
+from whorl.dashboards.app.brush import choose
 from whorl.dashboards.app.placement import PAGE
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.app.state import State

@@ -11,12 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.analysis.placement.advice import AVOIDED, EXCLUDED, PREFERRED
-from whorl.analysis.replay.from_store import stored_jobs, stored_trace
 from whorl.analysis.verdicts import NO_FINDING
 from whorl.analysis.verdicts.judgements import conclude
 from whorl.cli import cli
 from whorl.cli.advising import Advisor
-from whorl.dashboards.app.placement import COLUMNS, PAGE, replay_jobs
+from whorl.dashboards.app.placement import PAGE
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.app.state import State
@@ -26,7 +25,7 @@ from whorl.dashboards.figures.placement import nodes_by_score
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
-from whorl.tests.advised_fleet import gpu, write_store
+from whorl.tests.advised_fleet import write_store
 from whorl.tests.dashboards.asking import Asked
 from whorl.tests.judged_fleet import CLUSTER, judged_store
 from whorl.tests.stores import new_store
@@ -38,37 +37,12 @@ _AT = 1_790_000_000 * _S
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    made = Store.open(write_store(tmp_path_factory.mktemp("placement")))
-    made.append({"jobs": _jobs(12)}, "jobs")
-    return made
-
-
-def _jobs(n: int) -> Any:
-    """Jobs of four GPUs each; the last one still runs, and the one before had a half of a GPU."""
-    rows: dict[str, list[Any]] = {name: [] for name in ("allocation", "gpu", "node", "began", "ended", "share")}
-    for job in range(n):
-        for slot in range(4):
-            rows["allocation"].append(f"{job}")
-            rows["gpu"].append(gpu(job % 6 + 1, slot))
-            rows["node"].append(f"n{job % 6 + 1:02d}")
-            rows["began"].append(_AT + 60 * job * _S)
-            rows["ended"].append(None if job == n - 1 else _AT + (60 * job + 600) * _S)
-            rows["share"].append(0.5 if job == n - 2 else 1.0)
-    many = len(rows["gpu"])
-    more = {"cluster": ["small"] * many, "job_id": rows["allocation"], "job_gpus": [4] * many, "node_gpus": [1] * many}
-    return arrow_rows("jobs", rows | more | {"recorded": [_AT] * many, "gpu_from": ["file"] * many})
+    return Store.open(write_store(tmp_path_factory.mktemp("placement")))
 
 
 @pytest.fixture(scope="module")
 def advisor() -> Advisor:
     return Advisor()
-
-
-def test_a_gpu_in_the_scores_leads_to_its_page(store: Store, advisor: Advisor) -> None:
-    name = COLUMNS[0]
-    assert (name.link, name.asks) == ("gpu", {"gpu": "gpu", "cluster": "cluster"})
-    shown = _told(store, advisor).gpus
-    assert shown.select("gpu", "cluster").null_count().row(0) == (0, 0)
 
 
 def _told(store: Store, advisor: Advisor, workload: str = "sgemm", gpus: int = 4) -> PlacementAnswer:
@@ -196,9 +170,12 @@ def test_too_large_a_job_is_a_sentence(store: Store, advisor: Advisor) -> None:
     ("search", "says"),
     [
         (f"gpus=-1&without={quote(HOSTILE)}&without=n01/0", ["gpus='-1' in the address is no number", "Not excluded"]),
-        ("probe=sgemm&gpus=4", ["n = 24 GPUs", "--format exclude", "n02", "the best 4 packed GPUs save"]),
+        (
+            "probe=sgemm&gpus=4",
+            ["n = 24 GPUs", "gpu?cluster=small&gpu=", "--format exclude", "n02", "the best 4 packed GPUs save"],
+        ),
         ("gpus=90000", ["the job needs 90000 GPUs, but only 24 GPUs"]),
-        (f"probe={quote(HOSTILE)}&cluster=%ff&seeds=%00&model=%ff", ["There are no times of"]),
+        (f"probe={quote(HOSTILE)}&cluster=%ff&model=%ff", ["There are no times of"]),
     ],
 )
 def test_a_page_has_the_advice_and_tells_what_an_address_says_wrongly(
@@ -206,30 +183,6 @@ def test_a_page_has_the_advice_and_tells_what_an_address_says_wrongly(
 ) -> None:
     told = Asked(make_app(Reading(store, advise=advisor))).said(f"placement?{search}")
     assert [fragment for fragment in says if fragment not in told] == []
-
-
-def test_the_jobs_of_a_store_are_a_trace(store: Store) -> None:
-    assert stored_jobs(store, "small").usable == 10
-    trace = stored_trace(store, "small", most=6)
-    assert [job.submit_s for job in trace.jobs] == pytest.approx([0.0, 60.0, 120.0, 180.0, 240.0, 300.0])
-    assert {job.gpus for job in trace.jobs} == {4}
-    assert {job.ideal_s for job in trace.jobs} == {600.0}
-    assert trace.notes[:3] == (
-        "the newest 6 of 10 jobs are replayed",
-        "1 job left out: it is not known when they began and ended",
-        "1 job left out: they had parts of GPUs",
-    )
-    with pytest.raises(InputError, match=r"no jobs of other. that can be replayed"):
-        stored_trace(store, "other'")
-
-
-def test_a_replay_of_them_compares_policies_over_seeds(store: Store) -> None:
-    seen: list[tuple[int, int]] = []
-    of = replay_jobs(store, "small", "sgemm", seeds=2, progress=lambda done, wanted: seen.append((done, wanted)))
-    found = {one.policy: one for one in of.findings}
-    assert {"advice-exclude", "pm-first", "pal"} <= found.keys()
-    assert all(gain.n == 2 for gain in found["pal"].gains)
-    assert seen[-1][0] == seen[-1][1]
 
 
 def test_a_store_without_times_says_what_to_do(tmp_path: Path, advisor: Advisor) -> None:

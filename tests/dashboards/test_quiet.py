@@ -12,12 +12,7 @@ from whorl.errors import WhorlError
 from whorl.store import Store
 from whorl.tests.dashboards.asking import Asked
 
-_INTERVALS = {"energy-poll", "overview-again", "placement-poll", "placement-again", "telemetry-slow", "telemetry-tick"}
-_VALUES = {
-    "url.search": "",
-    "placement-start.n_clicks": 1,
-    "telemetry-shown.data": {"window": "60000000000", "search": ""},
-}
+_INTERVALS = {"energy-poll", "gpu-again", "overview-again", "placement-poll", "telemetry-tick"}
 
 
 def _disabled(name: str, answer: Any) -> bool | None:
@@ -36,10 +31,11 @@ def test_after_a_failure_no_page_asks_again_by_itself(
         raise error
 
     asked = Asked(store)
-    for name in ("answer", "kept", "later"):
+    for name in ("answer", "kept", "version"):
         monkeypatch.setattr(Reading, name, fail)
     monkeypatch.setattr("whorl.dashboards.app.overview.fleet_now", fail)
-    answers = list(asked.by_itself(_VALUES))
+    monkeypatch.setattr("whorl.dashboards.app.gpu.newest_reading", fail)
+    answers = list(asked.by_itself({"url.search": "?gpu=x"}))
     assert {name for name, _ in answers} == _INTERVALS
     for name, answer in answers:
         assert says in json.dumps(answer), name

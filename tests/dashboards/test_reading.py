@@ -1,38 +1,29 @@
-"""What pages read is kept, and read ahead."""
+"""What pages read is kept until the store changes, is read ahead, and made beside the pages where it takes long."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
-from weakref import ref
 
 import pytest
 
-from whorl.analysis.fleet.side_by_side import comparable, runs_of
-from whorl.analysis.one_gpu.explain import explain
-from whorl.analysis.runs.probing import Probed
+from whorl.analysis.one_gpu.explain import whole
 from whorl.analysis.verdicts.fingerprint import fingerprints
 from whorl.analysis.verdicts.judgements import conclude
-from whorl.dashboards.app import first, shell
 from whorl.dashboards.app import reading as reading_
-from whorl.dashboards.app.fleet import view as fleet_view
-from whorl.dashboards.app.fleet.view import choose as ask_fleet
-from whorl.dashboards.app.fleet.view import view
-from whorl.dashboards.app.gpu import KnownGpu, known
-from whorl.dashboards.app.reading import Reading
+from whorl.dashboards.app import shell
+from whorl.dashboards.app.brush import choose, view
+from whorl.dashboards.app.gpu import known, read_gpu
+from whorl.dashboards.app.reading import Later, Reading, Say, Slowly, ahead, read_first_page
 from whorl.dashboards.app.shell import PAGES, make_app
 from whorl.dashboards.app.state import parse
 from whorl.store import Store
+from whorl.store.schema import arrow_rows
 from whorl.tests.dashboards.asking import Asked
 from whorl.tests.probed_fleet import stored
-from whorl.tests.stores import new_store
-
-
-@pytest.fixture
-def reading(tmp_path: Path) -> Reading:
-    return Reading(new_store(tmp_path / "store"))
 
 
 @pytest.fixture(scope="module")
@@ -44,56 +35,67 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Reading:
     return Reading(store)
 
 
-def _read(reading: Reading, *asks: Callable[[], object]) -> None:
-    done = threading.Event()
-    reading.ahead(iter([*asks, done.set]))
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written a moment ago is kept too, and nobody waits."""
+    monkeypatch.setattr(reading_, "_FRESH_NS", 0)
+    monkeypatch.setattr(reading_, "_WAIT_S", 0.01)
+
+
+# -- answers that stay -------------------------------------------------------------------------------------------
+
+
+def test_what_was_read_is_kept_until_the_store_changes(store: Store) -> None:
+    reading, made = Reading(store), []
+
+    def make() -> int:
+        made.append(1)
+        return len(made)
+
+    assert [reading.kept("a", make), reading.kept("a", make), reading.kept("b", make)] == [1, 1, 2]
+    assert not reading.has("gpus")
+    store.append({"gpus": arrow_rows("gpus", {"cluster": ["c"], "gpu": ["x"]})}, "more")
+    assert reading.has("gpus")
+    assert reading.kept("a", make) == 3
+    assert reading.kept("a", make, tables=("runs",)) == 4
+
+
+def test_two_who_ask_at_once_wait_for_one_answer_and_an_error_is_not_kept(store: Store) -> None:
+    reading, made, go, began = Reading(store), [], threading.Event(), threading.Event()
+
+    def make() -> int:
+        began.set()
+        assert go.wait(30)
+        made.append(1)
+        return len(made)
+
+    answers: list[int] = []
+    threads = [threading.Thread(target=lambda: answers.append(reading.kept("a", make))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        assert began.wait(30)
+    go.set()
+    for thread in threads:
+        thread.join(30)
+    assert answers == [1, 1]
+    with pytest.raises(ZeroDivisionError):
+        reading.kept("error", lambda: 1 // 0)
+    assert reading.kept("error", lambda: 2) == 2
+
+
+def test_an_error_ahead_is_left_to_the_page_and_ends_nothing(store: Store) -> None:
+    reading, done = Reading(store), threading.Event()
+    ahead([lambda: reading.kept("a", lambda: 1 // 0), lambda: reading.kept("b", lambda: 7), done.set])
     assert done.wait(30)
-
-
-@pytest.mark.long
-def test_what_is_read_ahead_is_there_when_a_page_asks(reading: Reading) -> None:
-    asked = iter([7])
-    _read(reading, lambda: reading.kept("a", lambda: next(asked)))
-    assert reading.kept("a", lambda: 8) == 7
-
-
-@pytest.mark.long
-def test_an_error_ahead_is_left_to_the_page_and_ends_nothing(reading: Reading) -> None:
-    def fail() -> int:
-        raise ValueError("no")
-
-    _read(reading, lambda: reading.kept("a", fail), lambda: reading.kept("b", lambda: 7))
     assert reading.kept("a", lambda: 8) == 8
     assert reading.kept("b", lambda: 8) == 7
 
 
 @pytest.mark.long
-def test_what_is_wanted_later_comes_before_the_rest_of_what_was_wanted_first(reading: Reading) -> None:
-    began, go_on, ended = threading.Event(), threading.Event(), threading.Event()
-    done = []
-
-    def first() -> Iterator[Callable[[], object]]:
-        yield began.set
-        yield lambda: go_on.wait(30)
-        yield lambda: done.append("the rest")
-        yield ended.set
-
-    reading.ahead(first())
-    assert began.wait(30)
-    reading.ahead(iter([lambda: done.append("later")]))
-    go_on.set()
-    assert ended.wait(30)
-    assert done == ["later", "the rest"]
-
-
-@pytest.mark.long
 def test_pages_read_ahead_what_they_then_show(fleet: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading_, "_FRESH_NS", 0)  # what was written a moment ago is kept too
-    asks = [ask for page in PAGES for ask in page.ahead(fleet)]
-    assert len(asks) > 2
-    for ask in asks:
-        ask()
-
+    for page in PAGES:
+        for ask in page.ahead(fleet):
+            ask()
     made: list[object] = []
     keep = Reading.kept
 
@@ -105,80 +107,11 @@ def test_pages_read_ahead_what_they_then_show(fleet: Reading, monkeypatch: pytes
         return keep(self, name, note, **more)
 
     monkeypatch.setattr(Reading, "kept", noted)
-    state, _ = parse("")
-    asked, _ = ask_fleet(fleet, state)
-    assert asked is not None
-    assert view(fleet, asked).beside.measured == 8
+    choice, _ = choose(fleet, parse("")[0])
+    assert choice is not None
+    for work in choice.cluster.works:
+        assert view(fleet, replace(choice, workload=work.name)).beside.measured == 8
     assert made == []
-
-
-def test_nothing_is_begun_ahead_while_a_person_waits(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading_, "_QUIET_S", 0.05)
-    begun = threading.Event()
-    with reading.attending():
-        reading.ahead(iter([begun.set]))
-        assert not begun.wait(0.2)
-    assert begun.wait(30)
-    monkeypatch.setattr(reading_, "_PATIENCE_S", 0.05)
-    begun.clear()
-    with reading.attending():  # others may wait all the time
-        reading.ahead(iter([begun.set]))
-        assert begun.wait(30)
-
-
-def test_what_is_wanted_soon_is_made_beside_the_page_and_its_error_is_left_to_the_page(reading: Reading) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    def make() -> int:
-        begun.set()
-        assert go_on.wait(30)
-        return 7
-
-    reading.soon(lambda: reading.kept("a", make))
-    assert begun.wait(30)
-    go_on.set()
-    assert reading.kept("a", lambda: 8) == 7
-    tried = threading.Event()
-
-    def fail() -> int:
-        tried.set()
-        raise ValueError("no")
-
-    reading.soon(lambda: reading.kept("b", fail))
-    assert tried.wait(30)
-    with pytest.raises(ValueError, match="no"):
-        reading.kept("b", fail)
-
-
-class _Large:
-    """Something that is held or gone."""
-
-
-def test_what_is_shared_is_made_once_while_somebody_holds_it(reading: Reading) -> None:
-    held = reading.shared("a", _Large)
-    assert reading.shared("a", _Large) is held
-    assert reading.shared("b", _Large) is not held
-    gone = ref(held)
-    del held
-    assert gone() is None
-
-
-@pytest.mark.long
-def test_the_runs_of_a_probe_are_read_once_for_its_look_and_its_trend(
-    fleet: Reading, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[str] = []
-
-    def noted(store: Store, cluster: str, workload: str, *more: Any) -> Probed:
-        read.append(workload)
-        return runs_of(store, cluster, workload, *more)
-
-    monkeypatch.setattr(fleet_view, "runs_of", noted)
-    anew = Reading(fleet.store)
-    (page,) = (page for page in PAGES if page.title == "Fleet")
-    for ask in [*page.ahead(anew), *page.ahead(anew)]:
-        ask()
-    assert len(read) == len(set(read)) == len(comparable(fleet.store)[0].works)
 
 
 @pytest.mark.long
@@ -189,17 +122,16 @@ def test_an_application_reads_ahead_once_after_the_first_page_or_soon(
     came: list[int] = []
     begun = threading.Event()
 
-    def note(_: Reading, asks: Iterator[object]) -> None:
+    def note(asks: Iterator[object]) -> None:
         came.append(len(list(asks)))
         begun.set()
 
-    monkeypatch.setattr(Reading, "ahead", note)
+    monkeypatch.setattr(shell, "read_ahead", note)
     Asked(make_app(fleet)).said("")
     monkeypatch.setattr(shell, "_SOON_S", 60.0 if opened else 0.01)
     app = make_app(fleet, ahead=True)
-    if opened:
-        for _ in range(2):
-            Asked(app).said("")
+    for _ in range(2 if opened else 0):
+        Asked(app).said("")
     assert begun.wait(30)
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):
@@ -212,9 +144,8 @@ def test_an_application_reads_ahead_once_after_the_first_page_or_soon(
 def test_the_first_page_finds_all_that_it_asks_for_already_read(
     fleet: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading_, "_FRESH_NS", 0)  # the store may have been made a moment ago
     anew = Reading(fleet.store)
-    first.read(anew)
+    read_first_page(anew)
 
     def none(*_: object) -> None:
         raise AssertionError("the page asks the store")
@@ -222,12 +153,88 @@ def test_the_first_page_finds_all_that_it_asks_for_already_read(
     monkeypatch.setattr(Store, "sql", none)
     said = Asked(make_app(anew)).said("")
     assert "Which GPUs" in said
-    assert tuple(sorted({need.table for page in PAGES for need in page.needs})) == first.NEEDED
+    assert tuple(sorted({need.table for page in PAGES for need in page.needs})) == reading_.NEEDED
 
 
-def test_the_page_of_a_gpu_shows_the_past_that_explain_prints(fleet: Reading) -> None:
-    reading = Reading(fleet.store)
+def test_the_page_of_a_gpu_reads_what_its_report_does(fleet: Reading) -> None:
     for row in known(fleet).head(3).iter_rows(named=True):
-        explained = explain(fleet.store, row["gpu"], cluster=row["cluster"], peers=True)
-        assert explained.lines
-        assert tuple(KnownGpu(reading, row).lines()) == explained.lines
+        page, report = read_gpu(fleet, row), whole(fleet.store, row["gpu"], row["cluster"])
+        assert page.lines
+        same = ("lines", "places", "found", "events", "stands", "alike", "marks", "shared")
+        assert [name for name in same if getattr(page, name) != getattr(report, name)] == []
+
+
+# -- answers that take long --------------------------------------------------------------------------------------
+
+
+class Gated:
+    """Makes numbers, each once the gate was opened for it."""
+
+    def __init__(self) -> None:
+        self.gate, self.said, self.began = threading.Semaphore(0), threading.Event(), 0
+
+    def __call__(self, say: Say) -> int:
+        self.began += 1
+        say(f"making number {self.began}")
+        self.said.set()
+        assert self.gate.acquire(timeout=30)
+        return self.began
+
+
+def _until(ask: Callable[[], Later[Any]]) -> Later[Any]:
+    """Ask as a page does, until nothing is being done."""
+    deadline = time.monotonic() + 30
+    while (later := ask()).doing is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return later
+
+
+def test_a_page_sees_what_is_done_and_then_the_answer_which_stays_until_it_asks_again() -> None:
+    slowly, make = Slowly(), Gated()
+    assert slowly.ask("a", make, 1).answer is None
+    assert make.said.wait(30)
+    assert slowly.ask("a", make, 1).doing == "making number 1"
+    make.gate.release()
+    first = _until(lambda: slowly.ask("a", make, 1))
+    assert (first.answer, first.newer) == (1, False)
+    kept = slowly.ask("a", make, 2)
+    assert kept == replace(first, newer=True), "another version of the store does not make it again; a page says so"
+    make.said.clear()
+    assert slowly.ask("a", make, 2, again=True).answer == 1, "the old one is shown meanwhile"
+    assert make.said.wait(30)
+    assert slowly.ask("a", make, 2) == Later(1, "making number 2", first.made_at, newer=True)
+    assert slowly.ask("b", lambda _: 3, 1).doing == "waiting for another answer"
+    make.gate.release()
+    second = _until(lambda: slowly.ask("a", make, 2))
+    assert (second.answer, make.began, second.newer) == (2, 2, False)
+    assert _until(lambda: slowly.ask("b", lambda _: 4, 1)).answer == 3
+
+
+def test_what_failed_is_told_once_and_then_tried_again() -> None:
+    slowly, gate = Slowly(), Gated()
+
+    def fail(say: Say) -> int:
+        gate(say)
+        raise ZeroDivisionError
+
+    assert slowly.ask("a", fail, 1).doing is not None
+    gate.gate.release()
+    with pytest.raises(ZeroDivisionError):
+        _until(lambda: slowly.ask("a", fail, 1))
+    assert _until(lambda: slowly.ask("a", lambda _: 7, 1)).answer == 7
+
+
+def test_only_a_few_answers_are_kept() -> None:
+    slowly, made = Slowly(), []
+
+    def make(_: Say) -> int:
+        made.append(1)
+        return len(made)
+
+    most = reading_._MOST_SLOW_ANSWERS
+    for name in [*range(most + 1), most]:
+        _until(lambda name=name: slowly.ask(name, make, 1))  # type: ignore[misc]
+    assert len(made) == most + 1
+    _until(lambda: slowly.ask(0, make, 1))
+    assert len(made) == most + 2

@@ -10,8 +10,7 @@ from whorl.analysis.telemetry.bands import Band, Bands, Share
 from whorl.analysis.telemetry.happened import Bar, Happened, Mark
 from whorl.analysis.telemetry.lines import Line, Lines, Span
 from whorl.analysis.telemetry.readings import Key
-from whorl.dashboards.figures.happened import arranged, behind, in_words, of_happened
-from whorl.dashboards.figures.telemetry import label, of_bands, of_lines, plainly
+from whorl.dashboards.figures.telemetry import arranged, behind, in_words, label, of_bands, of_happened, of_lines
 from whorl.dashboards.words import duration
 
 S = 1_000_000_000
@@ -81,13 +80,6 @@ def test_reasons_and_marks_are_bars_in_rows_of_their_own() -> None:
     assert caps["y"][0] < caps["y"][1] < stuck["y"][0], "the bars of two GPUs do not cover each other"
     assert caps["text"][0] == "n1/0: power cap, 2 s"
     assert caps["text"][1].endswith("power cap, 2 s in 7 times")
-
-
-def test_lines_that_are_added_to_are_lists() -> None:
-    line = _line(A, "power_mw", [1.23456789, np.nan])
-    assert plainly(line) == {"x": [0.0, 1000.0], "y": [1.23457, None]}
-    (trace,) = of_lines(_lines(line), NAMES, listed=True).to_plotly_json()["data"]
-    assert (list(trace["x"]), list(trace["y"])) == ([0.0, 1000.0], [1.23457, None])
 
 
 def test_a_band_has_its_quantiles_n_and_the_gpus_that_are_far_from_it() -> None:

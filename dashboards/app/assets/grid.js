@@ -8,8 +8,8 @@
 
   functions.whorlText = (params, kind) => {
     const {value, data, colDef} = params;
-    if (value === "" && (kind === "exact text" || (data && data[`${colDef.field}:text`] === ""))) return "";
-    if (gone(value)) return data ? "n/a" : "…";  // without data its block is on the way
+    if (value === "" && data && data[`${colDef.field}:text`] === "") return "";
+    if (gone(value)) return "n/a";
     if (kind === "time") return whorlTime(String(value).slice(0, 19));
     return String((data && data[`${colDef.field}:text`]) ?? value);
   };
@@ -23,7 +23,7 @@
   };
 
   components.WhorlLink = props => {
-    if (gone(props.value)) return props.data ? "n/a" : "…";
+    if (gone(props.value)) return "n/a";
     const text = props.valueFormatted || String(props.value), href = props.data[`${props.colDef.field}:href`];
     if (!href) return text;  // it leads nowhere
     const go = event => {
@@ -36,20 +36,12 @@
     return React.createElement("a", {href, onClick: go, tabIndex: -1}, text);
   };
 
-  const api = window.whorlGrid = name => { try { return window.dash_ag_grid && dash_ag_grid.getApi(name); } catch { return null; } };
+  window.whorlGrid = name => { try { return window.dash_ag_grid && dash_ag_grid.getApi(name); } catch { return null; } };
   window.whorlGridCsv = grid => grid.getDataAsCsv({allColumns: true, processCellCallback: cell => whorlHarmless(cell.value),
-    processHeaderCallback: head => /^c[0-9]+(low|high)?$/.test(head.column.getColDef().field) ? head.column.getColDef().headerName
-      : head.column.getColDef().field});
-
-  // A table asks for its rows again where what they depend on has changed in the address.
-  const before = {};
-  window.whorlAskAgain = (name, search, follows) => {
-    const address = new URLSearchParams(search || "");
-    const now = JSON.stringify(follows.map(key => address.getAll(key)));
-    const grid = name in before && before[name] !== now && api(name);
-    before[name] = now;
-    if (grid && grid.getGridOption("rowModelType") === "infinite") grid.refreshInfiniteCache();  // others have all rows
-  };
+    processHeaderCallback: head => {
+      const {field, headerName, hide} = head.column.getColDef();
+      return hide || /^c[0-9]+$/.test(field) ? headerName : field;
+    }});
 
   // The arrow keys move from cell to cell; Enter follows the link in one, or is a click on it.
   addEventListener("keydown", event => {

@@ -94,13 +94,13 @@
   };
   const choices = async button => {
     const page = await same(), grid = button.dataset.grid, table = button.parentElement.querySelector("table");
-    const api = grid && window.whorlGrid(grid), server = document.getElementById(`${grid}-csv`);
+    const api = grid && window.whorlGrid(grid);
     const csv = () => api ? window.whorlGridCsv(api) : rowsAsCsv(table);
     return [
       ["Copy as command", button.dataset.command || page.command, text => copy(button, text)],
       ["Copy as SQL", button.dataset.query || page.query, text => copy(button, text)],
-      ["Copy as CSV", !server, () => copy(button, csv())],
-      ["Save as CSV", true, () => server ? server.click() : save(csv())],
+      ["Copy as CSV", true, () => copy(button, csv())],
+      ["Save as CSV", true, () => save(csv())],
     ].filter(([, has]) => has);
   };
   const open = async button => {

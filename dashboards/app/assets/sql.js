@@ -76,13 +76,6 @@
         : [none(), none(), none(), none()];
       return [asked === null ? none() : or(asked, query), ...drawn];
     },
-    fetch: where => {
-      if (!where) return;
-      const link = document.createElement("a");
-      link.href = where;
-      link.download = "";
-      link.click();
-    },
     // The tables beside the query; a word that is looked for leaves those that have it, open.
     tables: (tables, find) => {
       const list = document.getElementById("sql-tables"), word = (find || "").trim().toLowerCase();

@@ -1,6 +1,6 @@
 """The process that answers queries of the page SQL, and the messages between it and the process that asks.
 
-It opens the store, takes one query after another, and ends when nobody asks. Cells are sent as text, since JSON and
+It opens the store, answers one query, and ends. Cells are sent as text, since JSON and
 doubles would change some numbers; a whole answer is written to a file, part by part.
 """
 
@@ -12,7 +12,7 @@ import math
 import os
 import resource
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from multiprocessing.connection import Connection
@@ -20,11 +20,11 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ....errors import QueryError, WhorlError
-from ....store import Store
-from ....store.sql import TOO_LARGE, Share, Stream
-from ....store.system import processes
-from ...answers.texts import FORMULA, NUMBER, distinct, is_number, values_of
+from ...errors import QueryError, WhorlError
+from ...store import Store
+from ...store.sql import TOO_LARGE, Share, Stream
+from ...store.system import processes
+from ..answers.texts import FORMULA, NUMBER, distinct, is_number, values_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +36,6 @@ MOST_POINTS = 10_000
 _SHOWN_BYTES = 700_000  # of the cells that are shown, as JSON
 _READ_BYTES = 64_000_000  # of the rows of an answer that may be drawn
 _POINTS_BYTES = 4_000_000
-_GROWN_BYTES = 200_000_000  # that a process keeps of what it used, before a new one is better
 _BESIDE_MB = 512  # for what DuckDB does not count: texts that functions make, rows on their way out
 _NICE = 5
 _LONGEST = 400  # characters of a cell
@@ -74,7 +73,7 @@ class FirstRows:
 
     `rows`: the cells, row by row; `cut` of them were longer than what is shown. `points`: `drawn` of the rows for
     figures, as the bytes of an Arrow stream with the `drawable` columns: numbers as doubles, times, and texts.
-    `total`: how many rows the answer has; None where counting them took too long.
+    `total`: how many rows the answer has; None where it has more than were read.
     """
 
     columns: tuple[AnswerColumn, ...]
@@ -102,19 +101,8 @@ class Failed:
     sentence: str
 
 
-@dataclass(frozen=True)
-class Rested:
-    """All is said, and the process can answer another question; not `fit` if it holds much memory."""
-
-    fit: bool
-
-
-Message: TypeAlias = FirstRows | Written | Failed | Rested | int
-"""An answer, then of a long one how many rows it has; Rested ends it. The first message, 0, says that all is ready."""
-
-
 def serve(end: Connection, root: Path, share: Share) -> None:
-    """Answer questions until nobody asks."""
+    """Answer a question."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks, which then ends this one
     Thread(target=processes.end_with_parent, daemon=True).start()
     logging.disable()  # what is wrong with files is told by the process that asks
@@ -128,12 +116,8 @@ def serve(end: Connection, root: Path, share: Share) -> None:
             end.send(Failed(str(error)))
             return
         _confine(share)
-        most_bytes = (_data_bytes() or 0) + _GROWN_BYTES
-        end.send(0)
-        while True:
-            for message in _messages(store, end.recv()):
-                end.send(message)
-            end.send(Rested((_data_bytes() or 0) < most_bytes))
+        end.send(None)
+        end.send(_answer(store, end.recv()))
     except (EOFError, ConnectionError):
         return
 
@@ -158,23 +142,18 @@ def _data_bytes() -> int | None:
     return None
 
 
-def _messages(store: Store, task: QueryTask) -> Iterator[Message]:
-    """The answer to a question."""
+def _answer(store: Store, task: QueryTask) -> FirstRows | Written | Failed:
     try:
         if task.path:
-            path, most = Path(task.path), task.most_bytes
-            yield store.stream(task.query, lambda answer: _write(answer.parts(), task.form, path, most))
-            return
-        first_rows = store.stream(task.query, _first_rows)
-        yield first_rows
-        if first_rows.total is None:
-            yield store.stream(task.query, Stream.count)
+            path = Path(task.path)
+            return store.stream(task.query, lambda answer: _write(answer.parts(), task.form, path, task.most_bytes))
+        return store.stream(task.query, _first_rows)
     except WhorlError as error:
-        yield Failed(str(error))
+        return Failed(str(error))
     except MemoryError:
-        yield Failed(TOO_LARGE)
+        return Failed(TOO_LARGE)
     except Exception as error:  # a kind of value that Arrow cannot take
-        yield Failed(f"the answer cannot be shown ({type(error).__name__}: {' '.join(str(error).split())[:200]})")
+        return Failed(f"the answer cannot be shown ({type(error).__name__}: {' '.join(str(error).split())[:200]})")
 
 
 # -- first rows --------------------------------------------------------------------------------------------------

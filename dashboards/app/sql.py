@@ -15,28 +15,29 @@ from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 import pyarrow as pa
-from dash import ClientsideFunction, Input, Output, State, ctx, dcc, html, no_update, set_props
+from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update, set_props
 from flask import Response, request, send_file
 
-from ....analysis.example_queries import EXAMPLES
-from ....errors import WhorlError
-from ....store.catalog import columns_of_views
-from ....store.schema import TABLES, Table
-from ....store.views import VIEWS, View
-from ...figures.queried import KINDS, queried
-from ...words import capital, many, quantity
-from .. import grid
-from ..drawing import graph, labelled
-from ..page import Page, heading, told
-from ..state import URL, parse
-from .console import AT_ONCE, Answers, Console, QueryLimits
+from ...analysis.example_queries import EXAMPLES
+from ...errors import WhorlError
+from ...store.catalog import columns_of_views
+from ...store.schema import TABLES
+from ...store.schema import Table as Schema
+from ...store.views import VIEWS, View
+from ..document import Column, Table
+from ..figures.queried import KINDS, queried
+from ..words import capital, many, quantity
+from .console import AT_ONCE, Answers, Console
+from .grid import GridOptions, grid
+from .page import Page, graph, heading, labelled, told
+from .state import URL, parse
 
 if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
-    from ..reading import Reading
-    from ..state import State as Address
+    from .reading import Reading
+    from .state import State as Address
     from .worker import FirstRows, Form
 
 _FILE = "sql-file"  # where a browser gets the files
@@ -60,9 +61,8 @@ def _layout(reading: Reading, state: Address) -> Component:
             dcc.Store(id="sql-wanted", data=chart),
             dcc.Store(id="sql-ran", storage_type="session"),
             dcc.Store(id="sql-owns", storage_type="local", data={}),
-            dcc.Store(id="sql-fetch"),
             dcc.Store(id="sql-listed"),
-            html.Div([html.Div([*_editor(state), _result(limits)]), _tables()], className="console"),
+            html.Div([html.Div([*_editor(state), _result()]), _tables()], className="console"),
         ]
     )
 
@@ -106,19 +106,12 @@ def _editor(state: Address) -> list[Component]:
     ]
 
 
-def _result(limits: QueryLimits) -> Component:
+def _result() -> Component:
     forms: Any = [{"label": form.capitalize(), "value": form} for form in _FORMS]
     radios = dcc.RadioItems(forms, "table", id="sql-view", inline=True, className="views")
     axes = [
         html.Label([text, dcc.Dropdown([], id=f"sql-{axis}", clearable=axis == "colour")], id=f"sql-{axis}-label")
         for axis, text in _AXES.items()
-    ]
-    files = [
-        html.Span(f"Save the whole answer, up to {limits.file_bytes / 1e6:,g} MB:"),
-        _button("CSV", "sql-csv"),
-        _button("Parquet", "sql-parquet"),
-        html.Span("Writing the file...", id="sql-saving", hidden=True, className="soft"),
-        html.Span(id="sql-file", role="status"),
     ]
     return html.Div(
         [
@@ -130,7 +123,7 @@ def _result(limits: QueryLimits) -> Component:
                     html.Div(axes, id="sql-axes", className="choices", hidden=True),
                     html.Div(id="sql-chart"),
                     html.Div(id="sql-table"),
-                    html.Div(files, className="buttons"),
+                    html.P(id="sql-files"),
                 ],
                 id="sql-result",
                 hidden=True,
@@ -149,7 +142,7 @@ def _tables() -> Component:
 def _relations() -> list[dict[str, Any]]:
     """What `_tables` lists."""
     views = columns_of_views()
-    relations: tuple[Table | View, ...] = (*VIEWS, *TABLES)
+    relations: tuple[Schema | View, ...] = (*VIEWS, *TABLES)
     return [
         {
             "name": relation.name,
@@ -157,7 +150,7 @@ def _relations() -> list[dict[str, Any]]:
             "view": relation.name in views,
             "columns": [
                 {"name": column.name, "type": column.type, "unit": column.unit, "meaning": column.description}
-                for column in (relation.columns if isinstance(relation, Table) else views[relation.name])
+                for column in (relation.columns if isinstance(relation, Schema) else views[relation.name])
             ],
         }
         for relation in relations
@@ -167,7 +160,7 @@ def _relations() -> list[dict[str, Any]]:
 def _summary(first_rows: FirstRows, seconds: float) -> Component:
     rows = len(first_rows.rows)
     if first_rows.total is None:
-        counted = f"The first {rows:,} rows of more; to count them all takes too long."
+        counted = f"The first {rows:,} rows of more than {first_rows.drawn:,}."
     elif rows < first_rows.total:
         counted = f"The first {rows:,} of {many(first_rows.total, 'row')}."
     else:
@@ -181,13 +174,11 @@ def _summary(first_rows: FirstRows, seconds: float) -> Component:
 
 
 def _answer_table(first_rows: FirstRows) -> Component:
-    names = [f"c{place}" for place in range(len(first_rows.columns))]
-    frame = pl.DataFrame(first_rows.rows, schema=dict.fromkeys(names, pl.String), orient="row")
     columns = [
-        grid.GridColumn(name, column.name, kind="exact" if column.numeric else "exact text", says=column.type)
-        for name, column in zip(names, first_rows.columns, strict=True)
+        Column(column.name, "number" if column.numeric else "text", explains=column.type)
+        for column in first_rows.columns
     ]
-    return grid.table("sql-grid", columns, frame, label="The answer", height=520)
+    return grid(Table(columns, first_rows.rows, "The answer"), options=GridOptions(height=520))
 
 
 def _axes_of(first_rows: FirstRows, wishes: Mapping[str, Any]) -> dict[str, tuple[list[str], str | None]]:
@@ -274,7 +265,10 @@ def _register(app: Dash, reading: Reading) -> None:
             set_props(f"sql-{axis}", {"options": columns, "value": chosen})
         set_props("sql-view", {"value": kind})
         set_props("sql-wanted", {"data": None})
-        set_props("sql-file", {"children": None})
+        links = [" ", html.A("CSV", href=f"{_FILE}?name={name}&form=csv"), ", "]
+        links.append(html.A("Parquet", href=f"{_FILE}?name={name}&form=parquet"))
+        largest = quantity(reading.limits.file_bytes, "B")
+        set_props("sql-files", {"children": [f"Save the whole answer, up to {largest}:", *links]})
         set_props("sql-ran", {"data": query})
         target = _search(replace(state, query=query), kind, {axis: chosen for axis, (_, chosen) in axes.items()})
         return _summary(first_rows, time.monotonic() - began), False, _answer_table(first_rows), name, target
@@ -303,42 +297,18 @@ def _register(app: Dash, reading: Reading) -> None:
         figure = None if is_table else _chart(answers, name, view, chosen)
         return figure, not is_table, is_table, view == "histogram", target if target != (search or "") else no_update
 
-    @app.callback(
-        Output("sql-file", "children", allow_duplicate=True),
-        Output("sql-fetch", "data"),
-        Input("sql-csv", "n_clicks"),
-        Input("sql-parquet", "n_clicks"),
-        State("sql-answer", "data"),
-        State("sql-who", "data"),
-        prevent_initial_call=True,
-        running=[
-            (Output("sql-csv", "disabled"), True, False),
-            (Output("sql-parquet", "disabled"), True, False),
-            (Output("sql-saving", "hidden"), False, True),
-        ],
-    )
-    def save(csv: int, parquet: int, name: str | None, visitor: str) -> Any:
-        if name is None or not (csv or parquet):
-            return no_update, no_update
-        form: Form = "csv" if ctx.triggered_id == "sql-csv" else "parquet"
-        try:
-            file, written = answers.write(name, form, visitor)
-        except WhorlError as error:
-            return html.Span(str(error), className="problem"), no_update
-        target = f"{_FILE}?name={file}"
-        size = f" {many(written.rows, 'row')}, {quantity(written.size, 'B')}"
-        return [html.A(f"answer.{form}", href=target, download=""), size], target
-
 
 def _serve_files(app: Dash, answers: Answers) -> None:
     """Let browsers fetch the files of whole answers."""
 
     def file() -> Response:
-        path = answers.path(request.args.get("name", ""))
-        if path is None:
-            gone = "This file is not kept any more: save it again on the page SQL.\n"
-            return Response(gone, HTTPStatus.GONE, content_type="text/plain; charset=utf-8")
-        return send_file(path, as_attachment=True, download_name=f"answer{path.suffix}")
+        form: Form = "parquet" if request.args.get("form") == "parquet" else "csv"
+        try:
+            whole = answers.file(request.args.get("name", ""), form)
+        except WhorlError as error:
+            sentence = f"{capital(str(error))}.\n"
+            return Response(sentence, HTTPStatus.BAD_REQUEST, content_type="text/plain; charset=utf-8")
+        return send_file(whole, as_attachment=True, download_name=f"answer.{form}")
 
     app.server.add_url_rule(f"/{_FILE}", _FILE, file)
 
@@ -381,7 +351,6 @@ def _do_in_the_browser(app: Dash) -> None:
         *[State(f"sql-{name}", "value") for name in ("name", "text", "own")],
         owns,
     )
-    browser("fetch", Input("sql-fetch", "data"))
     browser("tables", Input("sql-listed", "data"), Input("sql-find", "value"))
     browser("names", Output(chosen, "options"), Input("sql-owns", "data"), first=True)
     browser(
