@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from ...errors import InputError, UnitError
 from .content import Sheet, headless, listed
 from .meanings import (
+    DIFFERENCE,
     FIGURE_EXAMPLE,
     JOB_MEANINGS,
     NODE_MEANINGS,
@@ -20,12 +21,16 @@ from .meanings import (
     RUN_MEANINGS,
     TELEMETRY_MEANINGS,
     TIMELINE_MEANINGS,
+    UNITS,
     Meaning,
+    Unit,
     figure_named,
     figure_of_column,
+    find,
+    split_label,
+    unit_named,
 )
 from .options import Options, typed
-from .units import DIFFERENCE, UNITS, Unit, find, named, split_label
 
 METRIC_KINDS = ("number", "hex", "pstate")
 _MEANINGS = {
@@ -264,7 +269,7 @@ def _labelled(sheet: Sheet, meaning: Meaning, name: str) -> Bound:
     if not label or not meaning.dimension:
         return Bound(meaning, name)
     place = f"{sheet.file}: column {name!r}"
-    return Bound(meaning, name, named(label, meaning.dimension, place), by_name(name))
+    return Bound(meaning, name, unit_named(label, meaning.dimension, place), by_name(name))
 
 
 def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
@@ -311,7 +316,7 @@ def _as_mapped(sheet: Sheet, meaning: Meaning, column: str, text: str, unit: str
     if unit and not meaning.dimension:
         raise InputError(f"--map {column}={text}: {meaning.name} has no unit")
     if unit:
-        option_unit, stated = named(unit, meaning.dimension, f"--map {column}={text}"), bound.unit
+        option_unit, stated = unit_named(unit, meaning.dimension, f"--map {column}={text}"), bound.unit
         if stated not in (None, option_unit):
             raise UnitError(
                 f"{sheet.file}: --map says {column!r} is in {option_unit.name} and its name says otherwise; if --map "
@@ -357,7 +362,7 @@ def _apply_units(sheet: Sheet, layout: Layout, options: Options) -> None:
             raise InputError(f"{sheet.file}: --unit {column}={text} names a column that does not exist or is not used")
         if not target.meaning.dimension:
             raise InputError(f"{sheet.file}: --unit {column}={text}: {target.meaning.name} has no unit")
-        target.unit = named(text, target.meaning.dimension, "--unit")
+        target.unit = unit_named(text, target.meaning.dimension, "--unit")
         target.source = "--unit"
     for bound in layout.bound.values():
         dimension = bound.meaning.dimension

@@ -15,8 +15,8 @@ from ...errors import InputError
 from ..events import Event
 from ..vocabulary import EventKind
 from .content import LINE, RECORD, Refused, Sheet, written
+from .meanings import split_label
 from .options import Options
-from .units import split_label
 
 _LABEL = re.compile(r"^\s*([A-Za-z][A-Za-z0-9._-]*|[0-9]{1,6}):(?: |$)")
 _LABELLED = 0.9  # of the lines have a label, where a tool puts one in front of each

@@ -22,9 +22,8 @@ import polars as pl
 from ...errors import InputError, UnitError
 from .content import LINE, OWN, Rule, Sheet
 from .layout import Bound, unit_behind
-from .meanings import PLACEHOLDERS, Meaning
+from .meanings import PLACEHOLDERS, UNITS, Meaning, Unit, find, split_label
 from .options import typed
-from .units import UNITS, Unit, find, split_label
 
 _NUMBER = r"^([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)"
 # 1,5 or 1,234.5 or 1 234 or 12,5 W

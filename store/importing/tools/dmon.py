@@ -12,10 +12,9 @@ import re
 
 from ....errors import InputError
 from ..content import written
-from ..meanings import labelled, of_field
+from ..meanings import UNITS, find, labelled, of_field, split_label
 from ..rows import Rows, Value, front
 from ..times import Times
-from ..units import UNITS, find, split_label
 
 DCGMI, NVIDIA_SMI = "dcgmi dmon", "nvidia-smi dmon"
 

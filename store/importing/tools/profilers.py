@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 from ....errors import InputError
 from ..content import written
+from ..meanings import UNITS, find, split_label
 from ..rows import Rows, Value, finite
-from ..units import UNITS, find, split_label
 
 _SHARE = 0.01  # of the time of all kernels of a GPU: a kernel that takes less is not stored
 _LONGEST = 120
