@@ -3,7 +3,7 @@
     bench = probe_bench("fleet", "gemm-fp16", ProbeBenchOptions(backend="simulated", model="H100", gpus=8))
     answer = tune(bench, TimeBound(max_slowdown=0.05))
 
-Runs under a stated limit or clock are kinds of their own (`analysis.runs.kinds`), and no verdict compares them with
+Runs under a stated limit or clock are kinds of their own (`runs.measurements`), and no verdict compares them with
 others; a trial at the default is a run like any other. With knobs of the kernel the workload has their values in its
 name, as `gemm-fp16 n=4096`. Settings are made and restored by the probe's run, each time.
 """

@@ -136,7 +136,7 @@ def main_kinds(rows: pl.DataFrame) -> pl.DataFrame:
     """The figures of workloads without those under other power limits or locked clocks, with `plain` (the workload's
     name), `level` (ln, more for a GPU that needs more) and `sd` (of it, from sitting to sitting).
 
-    Of the kinds of a workload on a model (`analysis.runs.kinds`), the one with most runs is what jobs are like.
+    Of the kinds of a workload on a model (`analysis.runs.measurements`), the one with most runs is what jobs are like.
     """
     figures = pl.col("figure").is_in([*_MEASURES, _POWER])
     rows = rows.filter(pl.col("workload").is_not_null() & figures & (pl.col("value") > 0))

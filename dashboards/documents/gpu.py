@@ -128,7 +128,7 @@ def what_was_found(
     row: Row, own_runs: pl.DataFrame, judged: Found | None, happened: Sequence[Happened], *, store: str
 ) -> Section:
     """What was found and what to do, what changes the meaning of all else, and what can be done where something is
-    missing. `own_runs`: of `one_gpu.runs.own_runs`."""
+    missing. `own_runs`: of `one_gpu.explain.own_runs`."""
     simulated = is_simulated(own_runs)
     verdicts = () if judged is None else judged.verdicts
     parts: list[Part] = [*_warnings(row, happened, simulated=simulated), _in_a_sentence(judged, own_runs)]
