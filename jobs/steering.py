@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,11 +55,19 @@ class ScoredWorkload:
     scores: Scores
 
     @classmethod
-    def of(cls, store: Store, request: AdviceRequest, scores: Scores | None = None) -> ScoredWorkload:
-        """Read and score what is asked for. `scores`: those of its cluster, if made before. Raises InputError."""
+    def of(
+        cls,
+        store: Store,
+        request: AdviceRequest,
+        scores: Scores | None = None,
+        *,
+        known: Sequence[tuple[str, str]] | None = None,
+    ) -> ScoredWorkload:
+        """Read and score what is asked for. `scores`: those of its cluster, and `known`: what `available` says of the
+        store, where they were made before. Raises InputError."""
         from ..analysis.placement import available, kinds_of
 
-        pairs = available(store)
+        pairs = available(store) if known is None else known
         in_cluster = [(cluster, kind) for cluster, kind in pairs if request.cluster in (None, cluster)]
         names = {name for _, kind in in_cluster for name in (kind, plain_workload(kind))}
         workload = find_workload(request.workload, names)
@@ -105,7 +114,8 @@ class ScoredWorkload:
         gains, problem = [], None
         for workload in sorted({plain_workload(kind) for _, kind in pairs}):
             try:
-                scored = cls.of(store, replace(request, workload=workload, cluster=clusters[0]), scores)
+                of_workload = replace(request, workload=workload, cluster=clusters[0])
+                scored = cls.of(store, of_workload, scores, known=everything)
                 scores = scored.scores
                 tell(f"comparing sets of {request.job.gpus:,} GPUs in {workload}")
                 gains.append(scored._gain())
@@ -121,7 +131,7 @@ class ScoredWorkload:
     def _gain(self) -> WorkloadGain:
         from ..analysis.placement import WorkloadGain
 
-        advice = self.advice(None)
+        advice = self.everywhere
         runs = sum(int(self.scores.of[kind].runs.sum()) for kind in self.kinds)
         gpus = sum(reference.gpus for reference in advice.references)
         return WorkloadGain(
@@ -132,6 +142,11 @@ class ScoredWorkload:
     def nodes(self) -> set[str]:
         """The nodes with GPUs of these kinds, under the store's names."""
         return {node for kind in self.kinds for node in self._nodes_of(kind)}
+
+    @cached_property
+    def everywhere(self) -> Advice:
+        """The advice on all nodes. Raises InputError."""
+        return self.advice(None)
 
     def advice(self, usable: Collection[str] | None) -> Advice:
         """The advice on `usable` nodes (all, where None): on each kind by itself, and together. Raises InputError."""
@@ -326,7 +341,7 @@ def steer(
     if usable is not None and leave_out and usable.isdisjoint(measured):
         raise InputError(f"no node that the job can use was measured ({scored.request.workload})")
     scored = scored if usable is None else scored.within(usable)
-    advice = usable_now = scored.advice(usable)
+    advice = usable_now = scored.everywhere if usable is None else scored.advice(usable)
     if placing and unusable and len(unusable) < len(names.names):
         usable_now = scored.advice((usable or set()).difference(unusable))
     return Steering(advice, usable_now, partition, nodes, names, unusable, tuple(remarks), site.slurm, foreign)
