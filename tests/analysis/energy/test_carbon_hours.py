@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import polars as pl
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from whorl.analysis.energy.grid import read_hours
 from whorl.analysis.energy.settings import HoursFile
-from whorl.errors import InputError
+from whorl.errors import InputError, UnitError
 
 _HOUR = 3600 * 10**9
 ENDS = ("from_ns", "until_ns")
@@ -44,6 +49,17 @@ def test_the_header_says_the_unit(tmp_path: Path, header: str, g: float) -> None
     hours_read = _read(tmp_path / "a.csv", f"time;zone;{header}\n2026-01-01T00:00Z;DE;2\n")
     assert hours_read["zone"].to_list() == ["DEU"]
     assert hours_read["g_per_kwh"].to_list() == pytest.approx([g])
+
+
+def test_a_file_of_electricity_maps_gives_the_life_cycle(tmp_path: Path) -> None:
+    text = (
+        "Datetime (UTC),Country,Zone name,Zone id,Carbon intensity gCO₂eq/kWh (direct),"
+        "Carbon intensity gCO₂eq/kWh (Life cycle)\n2026-01-01 00:00:00,Germany,Germany,DE,300,350\n"
+    )
+    hours_read = _read(tmp_path / "a.csv", text, time_zone="Asia/Tokyo")
+    assert (hours_read["from_ns"].to_list(), hours_read["g_per_kwh"].to_list()) == ([_ns(2026, 1, 1)], [350])
+    direct = _read(tmp_path / "a.csv", text, column="Carbon intensity gCO₂eq/kWh (direct)")
+    assert direct["g_per_kwh"].to_list() == [300]
 
 
 def test_the_hour_that_occurs_twice_is_read_in_order(tmp_path: Path) -> None:
@@ -126,3 +142,44 @@ def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path, text: str, says
         _read(tmp_path / "a.csv", text, "DE")
     assert says in str(error.value)
     assert str(tmp_path / "a.csv") in str(error.value)
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    text = "time,g/kWh\n2026-01-01T00:00Z,1\n"
+    with pytest.raises(InputError, match="no column of zones: name its zone"):
+        _read(tmp_path / "a.csv", text)
+    with pytest.raises(UnitError, match="the name of the column 'time'"):
+        _read(tmp_path / "a.csv", text, "DE", column="time")
+    with pytest.raises(InputError, match="there is no such file"):
+        read_hours(HoursFile(tmp_path / "none.csv"), "UTC")
+
+
+@cache
+def _changes(zone: str) -> list[int]:
+    """The days (s since 1970) of four years in which clocks change."""
+    days = range(_ns(2023, 1, 1) // 10**9, _ns(2027, 1, 1) // 10**9, 86_400)
+    offsets = [datetime.fromtimestamp(day, ZoneInfo(zone)).utcoffset() for day in days]
+    return [day for day, (before, after) in zip(days, pairwise(offsets), strict=False) if before != after]
+
+
+@pytest.mark.long
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    zone=st.sampled_from(["Europe/Berlin", "America/New_York", "America/Santiago", "Africa/Cairo"]),
+    change=st.integers(0, 6),
+    before=st.integers(0, 20),
+    hours=st.integers(2, 50),
+)
+def test_civil_times_give_the_hours_that_were_meant(
+    tmp_path: Path, zone: str, change: int, before: int, hours: int
+) -> None:
+    """All hours in a row, written as civil times, around a change of the clocks."""
+    began = _changes(zone)[change] - before * 3600
+    expected = [began + hour * 3600 for hour in range(hours)]
+    stamps = [datetime.fromtimestamp(at, ZoneInfo(zone)) for at in expected]
+    text = "time,g_per_kwh\n" + "".join(f"{at:%Y-%m-%d %H:%M},{g}\n" for g, at in enumerate(stamps))
+    if stamps[0].fold:  # the file begins with the second of two equal hours: nothing tells which one it is
+        expected[0] -= 3600
+    hours_read = _read(tmp_path / "a.csv", text, "X", zone)
+    assert (hours_read["from_ns"] // 10**9).to_list() == expected
+    assert hours_read["g_per_kwh"].to_list() == list(range(hours))
