@@ -9,8 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.energy.nodes import measured_hosts
-from whorl.analysis.energy.nodes import NodeMeter
+from whorl.analysis.energy.nodes import NodeMeter, measured_hosts
 from whorl.store.vocabulary import PowerMeter, PowerOf
 
 NOON = datetime(2026, 11, 2, 12)  # noqa: DTZ001 - UTC
