@@ -275,10 +275,9 @@ class _Totals:
         """Take the quantiles of the windows with new readings that are over when a day begins; None: of all others."""
         new_keys = np.concatenate([keys for keys, _ in self._new])
         keys, readings = _joined([self._tenths, *self._new])
-        over = np.full(len(self._until_us), day is None)
-        if day is not None:
-            windows = np.unique(new_keys >> _TENTH)
-            over[windows] = self._until_us[windows] <= day * file_names.DAY_US
+        over = np.zeros(len(self._until_us), bool)
+        over[(keys if day is None else new_keys) >> _TENTH] = True
+        over &= self._until_us <= (_HIGH if day is None else day * file_names.DAY_US)
         is_over = over[keys >> _TENTH]
         self._tenths, self._new = (keys[~is_over], readings[~is_over]), [_NO_TENTHS]
         keys, readings = keys[is_over], readings[is_over]
@@ -300,8 +299,11 @@ class _Totals:
 
 
 def _joined(parts: Sequence[Tenths]) -> Tenths:
-    keys, places = np.unique(np.concatenate([keys for keys, _ in parts]), return_inverse=True)
-    return keys, np.bincount(places, np.concatenate([readings for _, readings in parts])).astype(np.int64)
+    keys, readings = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    return keys[starts], np.add.reduceat(readings[order], starts)
 
 
 def _power_mw(batch: pa.RecordBatch) -> Integers:
