@@ -199,12 +199,12 @@ def _matches(rows: pa.Table, others: pa.Table) -> tuple[NDArray[np.bool_], NDArr
     begins = np.append(True, (np.diff(codes[order]) != 0) | (np.diff(ts[order]) != 0))
     group = np.empty(len(order), np.int64)
     group[order] = np.cumsum(begins) - 1
-    mine, theirs = group[: len(rows)], group[len(rows) :]
+    of_rows, of_others = group[: len(rows)], group[len(rows) :]
     is_known = np.zeros(len(order), bool)
-    is_known[theirs] = True
+    is_known[of_others] = True
     last_written_ns = np.full(len(order), _NEVER)
-    np.maximum.at(last_written_ns, theirs, written_ns(others))
-    return is_known[mine], last_written_ns[mine]
+    np.maximum.at(last_written_ns, of_others, written_ns(others))
+    return is_known[of_rows], last_written_ns[of_rows]
 
 
 def _near(others: pa.Table, rows: pa.Table) -> pa.Table:

@@ -182,8 +182,8 @@ class Connection:
         self._telemetry = tables.get(TELEMETRY.name)
         try:
             for name, rows in tables.items():
-                for part, data in (("late", rows.late), ("live", rows.live)):
-                    self._hold(f"{name}_{part}", data)
+                for part, beside in (("late", rows.late), ("live", rows.live)):
+                    self._hold(f"{name}_{part}", beside)
                 self._define(name, self._select(table(name), rows))
         except duckdb.Error as error:
             raise QueryError(_sentence(error)) from error
@@ -242,13 +242,13 @@ class Connection:
             self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS {sql}")
             self._defined[name] = sql
 
-    def _hold(self, name: str, data: pa.Table | None) -> None:
+    def _hold(self, name: str, beside: pa.Table | None) -> None:
         """Rows that are in no file become a table: DuckDB reads its own tables faster than those of Arrow."""
-        if data is not None and data is not self._held.get(name):
-            self._connection.register("given", data)
+        if beside is not None and beside is not self._held.get(name):
+            self._connection.register("given", beside)
             self._connection.execute(f"CREATE OR REPLACE TABLE {_ROWS}.{name} AS FROM given")
             self._connection.unregister("given")
-            self._held[name] = data
+            self._held[name] = beside
 
     def _select(self, spec: Table, rows: Rows) -> str:
         """The rows of a table: those of its files that no late row replaces, the late rows, and the live rows."""
@@ -259,8 +259,8 @@ class Connection:
         if rows.contested:
             files, late = self._files(f"{spec.name}_contested", rows.contested, spec), f"{_ROWS}.{spec.name}_late"
             parts.append(f"SELECT {columns} FROM {files} WHERE {KEY_RECORD} NOT IN (SELECT {KEY_RECORD} FROM {late})")
-        for part, data in (("late", rows.late), ("live", rows.live)):
-            if data is not None:
+        for part, beside in (("late", rows.late), ("live", rows.live)):
+            if beside is not None:
                 parts.append(
                     f"SELECT {columns} FROM ({spec.nothing} UNION ALL BY NAME FROM {_ROWS}.{spec.name}_{part})"
                 )

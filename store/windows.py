@@ -259,8 +259,8 @@ class _Totals:
             "clocks": mhz > _LOW, "sum_mhz": np.where(mhz > _LOW, mhz, 0), "celsius": celsius,
         }  # fmt: skip
         for name, (reduce, _) in _REDUCED.items():
-            known = self._of[name]
-            known[numbers] = reduce(known[numbers], reduce.reduceat(values[name].astype(np.int64, copy=False), starts))
+            total = self._of[name]
+            total[numbers] = reduce(total[numbers], reduce.reduceat(values[name].astype(np.int64, copy=False), starts))
         mj = _numbers(batch, "energy_mj", _HIGH)[places]
         for name, at, signed in (("low_mj", "low_us", mj), ("less_mj", "high_us", np.where(mj < _HIGH, -mj, _HIGH))):
             lowest = np.minimum.reduceat(signed, starts)
@@ -289,9 +289,9 @@ class _Totals:
 
     def frame(self) -> pl.DataFrame:
         """A row for each window: when it begins and ends, and what is known of it."""
-        known = pl.DataFrame(self._of | {"power_median_w": self._median, "power_p95_w": self._p95})
+        figures_of_windows = pl.DataFrame(self._of | {"power_median_w": self._median, "power_p95_w": self._p95})
         has_counter = pl.col("low_mj") < _HIGH
-        return self._windows.with_columns(known).with_columns(
+        return self._windows.with_columns(figures_of_windows).with_columns(
             pl.when(pl.col("n") > 0).then("last_us"), pl.when(pl.col("celsius") > _LOW).then("celsius"),
             pl.when(has_counter).then("low_mj"), pl.when(has_counter).then(-pl.col("less_mj")).alias("high_mj"),
             pl.col("power_median_w", "power_p95_w").fill_nan(None),
