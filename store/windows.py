@@ -13,10 +13,9 @@ import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from . import file_names, keys, manifest, parquet
 from .metrics import BOARD_POWER, UNTRUSTED_POWER
 from .parts import parts_of
-from .schema import KEY, TELEMETRY, arrow_type
+from .schema import KEY, TELEMETRY
 from .system import files
 from .views import FIGURES, FIND, NOTE, WINDOW, WINDOW_FIGURES
 
@@ -110,7 +109,7 @@ def figures(rows: Rows, windows: pa.Table, stopped: threading.Event | None = Non
                 totals.add(batch, numbers, places)
         totals.end((file_names.day_number(str(part.day)) or 0) + 1)
     totals.end()
-    return _record(_with_energy(totals.frame()))
+    return totals.figures()
 
 
 def readings(
@@ -135,24 +134,24 @@ class WindowIndex:
 
     def __init__(self, windows: pa.Table) -> None:
         """`windows` has the columns `WINDOW`."""
-        chosen = cast("pl.DataFrame", pl.from_arrow(windows)).with_row_index("window").filter(
-            pl.col("began") < pl.col("until")
-        )  # fmt: skip
-        of_gpus = (
-            chosen.with_columns(pl.col("began", "until").dt.epoch("us"), pl.col("window").cast(pl.Int64))
-            .group_by("gpu", "cluster").agg("window", "began", "until")
-            .sort(pl.col("gpu").fill_null(""))
-        )  # fmt: skip
+        rows = _in_one(windows)
+        began, until = (_numbers(rows, name, absent) for name, absent in (("began", _HIGH), ("until", _LOW)))
+        (cluster, clusters), (gpu, gpus) = _codes(rows["cluster"]), _codes(rows["gpu"])
+        order = np.lexsort((began, cluster, gpu))
+        edges = np.flatnonzero(np.diff(gpu[order], prepend=-2) | np.diff(cluster[order], prepend=-2))
+        pieces = [order[first:end] for first, end in itertools.pairwise([*edges.tolist(), len(order)])]
         self._of_gpu = {
-            (row["cluster"], row["gpu"]): (np.array(row["window"]), np.array(row["began"] + row["until"]))
-            for row in of_gpus.iter_rows(named=True)
+            (clusters[cluster[places[0]]], gpus[gpu[places[0]]]): (places, np.append(began[places], until[places]))
+            for places in pieces
         }
         """The windows of each cluster and GPU, and when they begin and end."""
-        self._gpus = [(gpu or "").encode() for gpu in of_gpus["gpu"]]
-        self._first_us = of_gpus["began"].list.min().to_numpy()
-        self._until_us = of_gpus["until"].list.max().to_numpy()
-        within = (int(self._first_us.min()), int(self._until_us.max()) - 1) if len(of_gpus) else (1, 0)
-        self.bounds = file_names.Bounds(*within, file_names.gpu_hashes(of_gpus["gpu"]))
+        names = [(gpus[gpu[places[0]]] or "").encode() for places in pieces]
+        by_name = sorted(range(len(names)), key=names.__getitem__)
+        self._gpus = [names[piece] for piece in by_name]
+        self._first_us = np.array([began[pieces[piece][0]] for piece in by_name], np.int64)
+        self._until_us = np.array([until[pieces[piece]].max() for piece in by_name], np.int64)
+        within = int(began.min(initial=_HIGH)), int(until.max(initial=_LOW)) - 1
+        self.bounds = file_names.Bounds(*within, file_names.gpu_hashes(gpu for _, gpu in self._of_gpu))
         """Between which times, and of which GPUs, readings can be in windows."""
 
     def may_lie_in(self, gpus: tuple[bytes, bytes] | None, times: tuple[int, int] | None) -> bool:
@@ -239,8 +238,10 @@ class _Totals:
     """What is known of each window from the readings that were added: an array for each figure."""
 
     def __init__(self, windows: pa.Table) -> None:
-        self._windows = cast("pl.DataFrame", pl.from_arrow(windows)).select("began", "ended", "until")
-        self._until_us = self._windows["until"].dt.epoch("us").fill_null(_LOW).to_numpy()
+        rows = _in_one(windows)
+        self._began_us, self._until_us, self._ended_us = (
+            _numbers(rows, name, absent) for name, absent in (("began", _HIGH), ("until", _LOW), ("ended", _HIGH))
+        )
         self._of = {name: np.full(len(windows), start) for name, (_, start) in _REDUCED.items()}
         self._of |= {name: np.full(len(windows), _HIGH) for name in ("low_mj", "low_us", "less_mj", "high_us")}
         self._median, self._p95 = (np.full(len(windows), np.nan) for _ in range(2))
@@ -287,15 +288,31 @@ class _Totals:
         for figure, part in ((self._median, 2), (self._p95, 20)):
             figure[windows] = (keys[below.searchsorted(before + n - n // part)] & ((1 << _TENTH) - 1)) / 10
 
-    def frame(self) -> pl.DataFrame:
-        """A row for each window: when it begins and ends, and what is known of it."""
-        figures_of_windows = pl.DataFrame(self._of | {"power_median_w": self._median, "power_p95_w": self._p95})
-        has_counter = pl.col("low_mj") < _HIGH
-        return self._windows.with_columns(figures_of_windows).with_columns(
-            pl.when(pl.col("n") > 0).then("last_us"), pl.when(pl.col("celsius") > _LOW).then("celsius"),
-            pl.when(has_counter).then("low_mj"), pl.when(has_counter).then(-pl.col("less_mj")).alias("high_mj"),
-            pl.col("power_median_w", "power_p95_w").fill_nan(None),
-        )  # fmt: skip
+    def figures(self) -> pa.StructArray:
+        """The figures of each window."""
+        of, n, counted = self._of, self._of["n"], self._of["counted"]
+        has_power, has_counter = counted > 0, of["low_mj"] < _HIGH
+        mean_w = of["sum_mw"] / np.maximum(counted, 1) / 1e3
+        ended_us = np.where(self._ended_us == _HIGH, of["last_us"], self._ended_us)
+        window_s = np.where(n > 0, ended_us - self._began_us, 0) / 1e6
+        # Of how many seconds power and counter tell.
+        power_s = np.where(has_power, of["last_us"] - of["first_us"], 0) / 1e6 * counted / np.maximum(n, 1)
+        counter_s = np.where(has_counter, of["high_us"] - of["low_us"], 0) / 1e6
+        counter_j = np.where(has_counter, -of["less_mj"] - of["low_mj"], 0) / 1e3
+        least_j = 0.3 * mean_w * (counter_s - 0.3) - 1
+        fits = (counter_j >= least_j) & (counter_j <= 1.5 * of["most_mw"] / 1e3 * (counter_s + 0.3) + 1)
+        by_counter = (counter_s > 0) & (counter_s >= 0.5 * window_s) & (fits | ~has_power)
+        by_power = ~by_counter & (power_s > 0) & (power_s >= 0.5 * window_s)
+        rate_w = np.where(by_counter, counter_j / np.where(by_counter, counter_s, 1), mean_w)
+        columns = [
+            pa.array(n),
+            *(pa.array(watts, mask=~has_power) for watts in (mean_w, self._median, self._p95)),
+            pa.array(rate_w * window_s, mask=~(by_counter | by_power)),
+            pa.array(np.where(by_counter, "counter", "power"), pa.string(), mask=~(by_counter | by_power)),
+            pa.array(of["sum_mhz"] / np.maximum(of["clocks"], 1), mask=of["clocks"] == 0),
+            pa.array(of["celsius"], mask=of["celsius"] == _LOW),
+        ]
+        return pa.StructArray.from_arrays(columns, names=[column.name for column in FIGURES])
 
 
 def _joined(parts: Sequence[Tenths]) -> Tenths:
@@ -318,37 +335,8 @@ def _power_mw(batch: pa.RecordBatch) -> Integers:
 
 
 def _numbers(batch: pa.RecordBatch, name: str, absent: int) -> Integers:
-    """A column, with `absent` for NULL and where the batch has no such column."""
+    """A column of numbers or times (us), with `absent` for NULL and where the batch has no such column."""
     if name not in batch.schema.names:
         return np.full(len(batch), absent)
-    return np.asarray(batch[name].fill_null(absent).to_numpy())
-
-
-def _with_energy(windows: pl.DataFrame) -> pl.DataFrame:
-    """The figures of windows from what is known of each."""
-    col = pl.col
-    mean_w = pl.when(col("counted") > 0).then(col("sum_mw") / col("counted") / 1e3)
-    ended_us = col("ended").dt.epoch("us").fill_null(col("last_us"))
-    window_s = (ended_us - col("began").dt.epoch("us")) / 1e6
-    # Of how many seconds power and counter tell.
-    power_s = pl.when(col("counted") > 0).then((col("last_us") - col("first_us")) / 1e6 * col("counted") / col("n"))
-    counter_s, counter_j = (col("high_us") - col("low_us")) / 1e6, (col("high_mj") - col("low_mj")) / 1e3
-    most_w = col("most_mw") / 1e3
-    fits = counter_j.is_between(0.3 * mean_w * (counter_s - 0.3) - 1, 1.5 * most_w * (counter_s + 0.3) + 1)
-    covers = [(seconds > 0) & (seconds >= 0.5 * window_s) for seconds in (counter_s, power_s)]
-    by_counter, by_power = (covers[0] & fits.fill_null(value=True)).fill_null(value=False), covers[1]
-    return windows.select(
-        n=col("n").fill_null(0), power_mean_w=mean_w, power_median_w="power_median_w", power_p95_w="power_p95_w",
-        energy_j=pl.when(by_counter).then(counter_j / counter_s).when(by_power).then(mean_w) * window_s,
-        energy_from=pl.when(by_counter).then(pl.lit("counter")).when(by_power).then(pl.lit("power")),
-        sm_clock_mean_mhz=pl.when(col("clocks") > 0).then(col("sum_mhz") / col("clocks")),
-        temperature_max_c="celsius",
-    )  # fmt: skip
-
-
-def _record(of_windows: pl.DataFrame) -> pa.StructArray:
-    """Figures as Arrow has a column of records."""
-    schema = pa.schema([(column.name, arrow_type(column.type)) for column in FIGURES])
-    table = of_windows.to_arrow().cast(schema).combine_chunks()
-    columns = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in table.columns]
-    return pa.StructArray.from_arrays(columns, names=schema.names)
+    column = batch[name].view("int64")
+    return np.asarray((column.fill_null(absent) if column.null_count else column).to_numpy())
