@@ -167,6 +167,21 @@ def test_a_narrow_terminal_drops_columns_and_names_them_then_takes_rows_apart() 
     assert apart.splitlines() == ["row 1", f"  GPU   {'a' * 30}", f"  name  {'b' * 30}"]
 
 
+def test_a_link_of_a_table_leads_to_the_cluster_of_its_row() -> None:
+    links: list[tuple[str, str | None]] = []
+
+    def address(_: str, name: str, cluster: str | None) -> str:
+        links.append((name, cluster))
+        return "gpu"
+
+    rows = [(f"n{number}/0", "ab"[number % 2]) for number in range(4)]
+    components([Table([Column("GPU", page="gpu"), "cluster"], rows)], address)
+    components([Table([Column("GPU", page="gpu"), "cluster"], rows * 9)], address)
+    assert links == rows * 10
+    components([Table([Column("GPU", page="gpu")], [("n0/0",)])], address)
+    assert links[-1] == ("n0/0", None)
+
+
 def test_rows_that_are_not_drawn_are_counted_everywhere() -> None:
     parts: list[Part] = [Table(["a"], [["1"], ["2"], ["3"]], most=1), Findings([FINDING] * 3, most=1)]
     said = document(*parts)
