@@ -20,10 +20,19 @@ from ..metrics import METRICS, ROW, Metric
 
 _XIDS = frozenset({"DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR", "DCGM_XID_ERRORS"})  # the last XID of a GPU
 
-_ALSO = {  # counters that DCGM has twice
+# Other names for the same: counters that DCGM has twice, and those of dcgm-exporter 1.x, which later versions print
+# where a site asks for them. Its times held down are left out: its versions differ in their unit.
+_ALSO = {
     "DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP_NS": "power_violation_ns",
     "DCGM_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST_NS": "sync_boost_violation_ns",
-}
+    "dcgm_sm_clock": "sm_clock_mhz", "dcgm_memory_clock": "mem_clock_mhz", "dcgm_memory_temp": "memory_temperature_c",
+    "dcgm_gpu_temp": "temperature_c", "dcgm_power_usage": "power_mw", "dcgm_total_energy_consumption": "energy_mj",
+    "dcgm_pcie_replay_counter": "pcie_replays", "dcgm_gpu_utilization": "utilization",
+    "dcgm_mem_copy_utilization": "memory_utilization", "dcgm_enc_utilization": "encoder_utilization",
+    "dcgm_dec_utilization": "decoder_utilization", "dcgm_fb_free": "memory_free", "dcgm_fb_used": "memory_used",
+    "dcgm_ecc_sbe_volatile_total": "ecc_corrected", "dcgm_ecc_dbe_volatile_total": "ecc_uncorrected",
+    "dcgm_nvlink_bandwidth_total": "nvlink_bytes_per_s",
+}  # fmt: skip
 _SMI = {  # names of nvidia_gpu_exporter -> column, and what makes its number one of that column
     "nvidia_smi_power_draw_watts": ("power_mw", 1000),
     "nvidia_smi_power_draw_instant_watts": ("power_instant_mw", 1000),

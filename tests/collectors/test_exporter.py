@@ -108,9 +108,10 @@ def exporter(pages: Pages) -> Iterator[Exporter]:
         yield exporter
 
 
-@pytest.mark.parametrize("version", ["2.0", "2.x", "3.x", "4.x"])
+@pytest.mark.parametrize("version", ["1.x", "2.0", "2.x", "3.x", "4.x"])
 def test_row_of_each_gpu_from_every_version(pages: Pages, exporter: Exporter, version: str) -> None:
-    pages.now = Answer(page([Exported(n, usual(100.5 + n)) for n in (0, 1)], version))
+    names = {"DCGM_FI_DEV_POWER_USAGE": "dcgm_power_usage"} if version == "1.x" else None
+    pages.now = Answer(page([Exported(n, usual(100.5 + n)) for n in (0, 1)], version, names=names))
     before = time.time_ns()
     first, second = Read(exporter.url).open().poll()
     assert (first["gpu"], second["gpu"]) == (uuid(0), uuid(1))
