@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from math import asinh
 from typing import Any
 
@@ -255,31 +255,29 @@ class _Frame:
                 yield self._label(ending(name, _NODE_NAME), x, y, "before", small=True)
 
     def odd_names(self, odd: Mapping[tuple[int, int], str], others: Sequence[Label]) -> Iterator[Label]:
-        """The names of GPUs with findings, where there are few: each where it covers no other, no mark, and none of the
-        names of cabinets and nodes (`others`)."""
+        """The names of GPUs with findings, where there are few: each where it covers no other and no mark, and if that
+        is possible none of the names of cabinets and nodes (`others`)."""
         if len(odd) > _ODD_NAMES:
             return
-        taken = [(x - 8, x + 8, y - 8, y + 8) for x, y in (self.at(*place) for place in odd)]
+        covered = [(x - 8, x + 8, y - 8, y + 8) for x, y in (self.at(*place) for place in odd)]
+        small = []
         for label in others:
             x, y, width = label.left / 100 * _PICTURE_PX, label.top / 100 * self.height, _LETTER_PX * len(label.text)
             begins = x - {"before": width, "middle": width / 2, "after": 0}[label.side]
-            taken.append((begins, begins + width, y - 5, y + 5))
+            small.append((begins, begins + width, y - 5, y + 5))
+        sides: tuple[Side, ...] = ("after", "before")
         for place, name in odd.items():
             x, y = self.at(*place)
             text = ending(name, 18)
             width = _LETTER_PX * len(text) + 8
-            places: tuple[tuple[Side, float], ...] = (("after", x + 9), ("before", x - 9 - width))
-            for down in (0, -16, 16, -30, 30):
-                for side, begins in places:
-                    edges = (begins, begins + width, y + down - 8, y + down + 8)
-                    free = all(edges[1] <= a or edges[0] >= b or edges[3] <= c or edges[2] >= d for a, b, c, d in taken)
-                    if free and begins >= self.left and edges[1] <= _PICTURE_PX and 0 <= edges[2] + 8 <= self.height:
-                        taken.append(edges)
-                        yield self._label(text, x + (9 if side == "after" else -9), y + down, side, name=name)
-                        break
-                else:
-                    continue
-                break
+            for avoided, down, side in product((covered + small, covered), (0, -16, 16, -30, 30), sides):
+                begins = x + 9 if side == "after" else x - 9 - width
+                edges = (begins, begins + width, y + down - 8, y + down + 8)
+                free = all(edges[1] <= a or edges[0] >= b or edges[3] <= c or edges[2] >= d for a, b, c, d in avoided)
+                if free and begins >= self.left and edges[1] <= _PICTURE_PX and 0 <= edges[2] + 8 <= self.height:
+                    covered.append(edges)
+                    yield self._label(text, x + (9 if side == "after" else -9), y + down, side, name=name)
+                    break
 
     def _label(self, text: str, x: float, y: float, side: Side, *, small: bool = False, name: str = "") -> Label:
         return Label(text, round(100 * x / _PICTURE_PX, 2), round(100 * y / self.height, 2), side, small, name)
