@@ -49,7 +49,6 @@ _find_whorl()
 gc.set_threshold(20_000, 20, 20)
 
 from whorl.cli import BACKGROUND_THREADS  # noqa: E402 - the package is found above
-from whorl.dashboards.figures import drawing  # noqa: E402
 from whorl.tests import sizes  # noqa: E402
 from whorl.tests.building import build_once  # noqa: E402
 from whorl.tests.dcgm_library import DcgmEngine, DcgmLibrary, compile_dcgm, real_engine  # noqa: E402
@@ -65,7 +64,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     sizes.choose("all" if config.getoption("--all") else "long" if config.getoption("--long") else "short")
-    drawing.checked = True
+    if importlib.util.find_spec("polars") is not None:  # a GPU node has only the packages that measure
+        from whorl.dashboards.figures import drawing
+
+        drawing.checked = True
     if config.getoption("hypothesis_profile", None):
         _choose_examples()
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import pynvml
 import pytest
 
 from whorl.kernels.catalogue import KERNELS, find_kernel
@@ -105,15 +102,6 @@ def test_chains_of_multiply_adds_are_not_optimised_away_and_fill_the_units(name:
     assert work.flop / np.median(timed.times_ms) / 1e6 > 0.5 * peak
 
 
-def test_many_short_launches_become_a_graph(device: CupyDevice) -> None:
-    loaded = finish(device.load(work_for(device, "launch"), seed=1))
-    try:
-        finish(loaded.run(3, limit_s=LIMIT_S))
-        assert loaded._graphs[0] is not None
-    finally:
-        loaded.unload()
-
-
 def test_all_memory_is_given_back(device: CupyDevice) -> None:
     work = work_for(device, "stream-copy")
     loaded = finish(device.load(work, seed=1))
@@ -133,34 +121,3 @@ def test_all_memory_is_given_back(device: CupyDevice) -> None:
         assert free() <= before - work.memory_bytes
         loaded.unload()
     assert free() >= before - (4 << 20)
-
-
-def test_all_gpus_at_once(devices: list[CupyDevice]) -> None:
-    if len(devices) < 2:
-        pytest.skip("one GPU only")
-
-    def on(device: CupyDevice) -> int:
-        work = find_kernel("gemm-fp32").build(device.facts)
-        assert isinstance(work, Work)
-        loaded = finish(device.load(work, seed=2))
-        try:
-            finish(loaded.run(20, limit_s=LIMIT_S))
-            return finish(loaded.check()).wrong
-        finally:
-            loaded.unload()
-
-    with ThreadPoolExecutor(len(devices)) as pool:
-        assert list(pool.map(on, devices)) == [0] * len(devices)
-
-
-def test_gpus_are_those_of_nvml_and_nobody_else_is_told_of_us(devices: list[CupyDevice]) -> None:
-    pynvml.nvmlInit()
-    try:
-        for device in devices:
-            finish(device.load(work_for(device, "stream-copy"), seed=1)).unload()  # now we are there
-            handle = pynvml.nvmlDeviceGetHandleByUUID(device.facts.gpu)
-            assert pynvml.nvmlDeviceGetUUID(handle) == device.facts.gpu
-    finally:
-        pynvml.nvmlShutdown()
-    for device in devices:
-        assert not any(f"pid {os.getpid()} " in other for other in device.others())

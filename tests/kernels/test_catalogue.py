@@ -19,7 +19,7 @@ from whorl.kernels.cupy_library import FOLDER, source
 from whorl.kernels.inputs import DISTRIBUTIONS, filled
 from whorl.kernels.rounding import DTYPES
 from whorl.kernels.sizing import MEMORY_SHARE, MOST_MEMORY, bytes_per_s, flop_per_s
-from whorl.kernels.work import Copy, Facts, Gemm, Kernel, Key, Launch, Unfit, Work
+from whorl.kernels.work import Copy, Gemm, Kernel, Key, Launch, Unfit, Work
 from whorl.tests.kernels.hosting import facts_of
 
 DEVICES = {
@@ -71,13 +71,9 @@ def test_the_table_and_every_kernel_need_numpy_only() -> None:
     assert not {"scipy", "polars", "duckdb", "plotly", "rich", "cupy", "pyarrow"} & set(loaded)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_fits_each_device_or_says_why_not(name: str) -> None:
-    for device in DEVICES:
-        _fits_or_says_why_not(name, device)
-
-
-def _fits_or_says_why_not(name: str, device: str) -> None:
+def test_a_kernel_fits_each_device_or_says_why_not(name: str, device: str) -> None:
     facts = DEVICES[device]
     work = built(name, device)
     lacks = facts.capability < NEEDS.get(name, (0, 0)) or (name == "copy-p2p" and facts.peers == 0)
@@ -131,13 +127,9 @@ def test_an_odd_gpu_gets_work_of_its_size_or_a_reason(odd: tuple[int, int, float
         assert float(work.parameters.get("ring_bytes", 0)) <= 0.05 * facts.memory_bytes, name
 
 
+@pytest.mark.parametrize("device", ["V100", "A100", "H200"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_repetition_takes_milliseconds_by_the_data_sheet(name: str) -> None:
-    for device in ("V100", "A100", "H200"):
-        _takes_milliseconds(name, device)
-
-
-def _takes_milliseconds(name: str, device: str) -> None:
+def test_a_repetition_takes_milliseconds_by_the_data_sheet(name: str, device: str) -> None:
     facts = DEVICES[device]
     work = built(name, device)
     if isinstance(work, Unfit) or name in ("chase", "atomics", "launch", "l2-read"):
@@ -160,13 +152,9 @@ def test_memory_kernels_lie_far_beyond_the_l2_cache(device: str) -> None:
     assert read.memory_bytes < facts.l2_bytes / 2
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", KERNELS)
-def test_steps_name_buffers_that_are_there_and_are_large_enough(name: str) -> None:
-    for device in DEVICES:
-        _names_buffers_that_are_there(name, device)
-
-
-def _names_buffers_that_are_there(name: str, device: str) -> None:
+def test_steps_name_buffers_that_are_there_and_are_large_enough(name: str, device: str) -> None:
     work = built(name, device)
     if isinstance(work, Unfit):
         return
@@ -254,6 +242,11 @@ def test_arguments_have_the_types_of_the_source(name: str) -> None:
         ("l2-read", {"footprint": 1 << 30}, "do not fit"),
         ("transformer", {"sequences": 5000}, "of this size"),
         ("pagerank", {"vertices": 100_000, "mean_degree": 8, "iterations": 0}, "one iteration"),
+        ("transformer-back", {"depth": 5}, "4 layers"),
+        ("transformer-back", {"sequences": 4}, "a multiple of 3"),
+        ("overlap-embedding", {"turns": 3}, ""),
+        ("overlap-partitions", {"capacity": 16}, ""),
+        ("overlap-activations", {"bits": 3}, ""),
     ],
 )
 def test_sizes_that_cannot_be_are_answered(name: str, parameters: dict[str, float], reason: str) -> None:
@@ -265,29 +258,6 @@ def test_sizes_that_cannot_be_are_answered(name: str, parameters: dict[str, floa
 def test_a_distribution_that_is_not_there_is_said() -> None:
     with pytest.raises(InputError, match="no input distribution 'ones'"):
         find_kernel("gemm-fp32").build(DEVICES["V100"], input="ones")
-
-
-def test_a_share_of_the_multiprocessors_is_a_block_for_each() -> None:
-    for share, blocks in ((0.25, 20), (0.5, 40), (1.0, 80), (0.001, 1)):
-        work = find_kernel("power-share").build(DEVICES["V100"], share=share)
-        assert isinstance(work, Work)
-        (launch,) = work.steps
-        assert isinstance(launch, Launch)
-        assert launch.grid == (blocks, 1, 1)
-        assert work.activity == pytest.approx(0.9 * blocks / 80)
-
-
-def test_conditions_record_the_input_in_words() -> None:
-    work = find_kernel("gemm-fp16").build(DEVICES["V100"], input="normal")
-    assert isinstance(work, Work)
-    assert work.input == "a: standard normal; b: standard normal"
-
-
-def test_facts_without_a_bandwidth_are_enough() -> None:
-    facts = facts_of((8, 0), bandwidth_gb_s=None)
-    assert isinstance(facts, Facts)
-    for name in KERNELS:
-        assert isinstance(find_kernel(name).build(facts), Work | Unfit)
 
 
 def test_the_graph_has_heavy_tails() -> None:

@@ -7,14 +7,13 @@ import os
 import shutil
 import sys
 import time
-import uuid
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from whorl.errors import DeviceError, InputError
-from whorl.kernels import cuda, cupy_device
+from whorl.kernels import cuda
 from whorl.kernels.cublas import library
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.kernels.device import Device
@@ -128,18 +127,6 @@ def test_the_uuid_is_whole_where_it_holds_zero_bytes(tmp_path: Path, monkeypatch
     assert cuda.cuda_uuid(0) is None
 
 
-def test_a_context_is_opened_by_the_driver_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    library = compiling.c_library("cuda.c")
-    monkeypatch.setattr(cuda, "driver_library", lambda: library)
-    opened = ctypes.c_int.in_dll(library, "opened")
-    for ordinal, device in [(1, 41), (2, 42), (3, 42)]:  # 2 cannot be opened, 3 is not there: no matter here
-        cuda.open_context(ordinal)
-        assert opened.value == device
-    monkeypatch.setattr(cuda, "driver_library", lambda: None)
-    cuda.open_context(0)
-    assert opened.value == 42
-
-
 def test_events_are_recorded_and_asked_for_by_the_driver_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     library, runtime = compiling.c_library("cuda.c"), FakeRuntime()
     monkeypatch.setattr(cuda, "driver_library", lambda: library)
@@ -152,12 +139,6 @@ def test_events_are_recorded_and_asked_for_by_the_driver_itself(monkeypatch: pyt
         record(ctypes.addressof(event), ctypes.addressof(failed))
     monkeypatch.setattr(cuda, "driver_library", lambda: None)
     assert cuda.event_calls(runtime) == (runtime.eventQuery, runtime.eventRecord)
-
-
-def test_without_a_uuid_a_gpu_is_not_measured(blas: LibraryInStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cupy_device, "cuda_uuid", lambda ordinal: None)
-    with pytest.raises(DeviceError, match="CUDA device 0: the driver does not give its UUID"):
-        cupy_devices()
 
 
 def test_others_are_named_and_we_are_not(device: CupyDevice, nvml: NvmlLibrary) -> None:
@@ -176,14 +157,6 @@ def test_in_a_container_the_one_that_came_is_us(blas: LibraryInStream, nvml: Nvm
     assert device.others() == ["pid 4194001 (of another container or user)"]
     nvml.add("gpu 0 process 4194003")
     assert len(device.others()) == 3, "who of two is us cannot be told"
-
-
-def test_a_gpu_that_nvml_does_not_know_says_so(blas: LibraryInStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cupy_device, "cuda_uuid", lambda ordinal: uuid.UUID(int=5))
-    device = cupy_devices([1])[0]
-    assert device.facts.gpu == f"GPU-{uuid.UUID(int=5)}"
-    assert device.facts.index == 1
-    assert device.others() == [f"not known: NVML does not know {device.facts.gpu}"]
 
 
 @pytest.mark.parametrize("place", ["wheel", "toolkit"])

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from whorl.errors import DeviceError, InputError
-from whorl.kernels import cupy_device, cupy_library, cupy_loaded, cupy_waiting
-from whorl.kernels.cuda import explain
+from whorl.errors import DeviceError
+from whorl.kernels import cupy_device, cupy_loaded, cupy_waiting
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.kernels.device import finish
-from whorl.kernels.work import Array, Buffer, Copy, Launch, Work
+from whorl.kernels.work import Launch, Work
 from whorl.tests.kernels import compiling
-from whorl.tests.kernels.fake_cupy import CompileException, CUDARuntimeError, FakeCupy, FakeRuntime, LibraryInStream
-from whorl.tests.kernels.works import counted, load, ramp, run, twice
+from whorl.tests.kernels.fake_cupy import CUDARuntimeError, FakeCupy, FakeRuntime, LibraryInStream
+from whorl.tests.kernels.works import counted, load, run, twice
 
 pytestmark = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
 
@@ -33,13 +32,6 @@ def test_too_much_memory_says_how_much_and_leaves_nothing(device: CupyDevice, ru
     assert not caught.value.gone
     assert runtime.taken == 0
     run(load(device, twice()))
-
-
-@pytest.mark.long
-def test_too_much_pinned_memory(device: CupyDevice, runtime: FakeRuntime) -> None:
-    runtime.fail["hostAlloc"] = 2
-    with pytest.raises(DeviceError, match=r"twice needs 2e-05 GB of pinned host memory, but the system has less"):
-        load(device, twice(place="host"))
 
 
 @pytest.mark.long
@@ -79,63 +71,6 @@ def test_without_a_compiler_it_says_what_to_install(
     assert device.lost is None
 
 
-@pytest.mark.parametrize("error", [AttributeError, TypeError])
-def test_a_cupy_that_compiles_in_another_way_says_what_it_misses(
-    error: type[Exception], device: CupyDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def changed(*_: Any, **__: Any) -> None:
-        raise error
-
-    device._cupy.headers = False
-    monkeypatch.setattr(device._cupy.cuda.compiler, "_compile_module_with_cache", changed)
-    with pytest.raises(DeviceError, match=r"plain.cu cannot be compiled: Failed to find CUDA headers.*\(the CUDA"):
-        load(device, twice())
-
-
-def test_no_place_for_what_is_compiled_is_no_missing_compiler(
-    device: CupyDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(**_: Any) -> None:
-        raise PermissionError(13, "Permission denied", "/home/me/.cupy")
-
-    monkeypatch.setattr(device._cupy, "RawModule", refused)
-    with pytest.raises(DeviceError, match=r"plain.cu cannot be compiled: CuPy cannot keep in /home/me/.cupy") as caught:
-        load(device, twice())
-    assert "toolkit" not in str(caught.value)
-
-
-@pytest.mark.long(short=1)
-@pytest.mark.parametrize("there", [True, False])
-def test_a_compiler_that_cupy_does_not_find_is_found_for_it(
-    there: bool, device: CupyDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """CuPy 13 asks the loader alone, which finds what was loaded before."""
-    asked: list[tuple[str, int]] = []
-
-    def library(name: str, major: int) -> None:
-        asked.append((name, major))
-        if not there:
-            raise DeviceError("not found")
-
-    def absent() -> None:
-        raise RuntimeError("CuPy failed to load libnvrtc.so.12")
-
-    monkeypatch.setattr(cupy_library, "library", library)
-    run(load(device, twice()))
-    assert asked == []
-    device._functions.clear()
-    monkeypatch.setattr(device._cupy.cuda.nvrtc, "getVersion", absent)
-    load(device, twice())
-    assert asked == [("nvrtc", 12)]
-
-
-def test_an_architecture_that_the_compiler_does_not_know() -> None:
-    log = "nvrtc: error: invalid value for --gpu-architecture (-arch)\n"
-    error = explain(CompileException(log), "GPU-1", "loading")
-    assert error is not None
-    assert str(error).endswith("(-arch) (the compiler is too old for this GPU, or no longer supports it)")
-
-
 def test_work_on_a_gpu_touches_no_other(blas: LibraryInStream, runtime: FakeRuntime, monkeypatch: Any) -> None:
     """A thread begins with the first GPU as its current one: to go back to that would open it."""
     usual = runtime.setDevice
@@ -160,14 +95,6 @@ def test_work_on_a_gpu_touches_no_other(blas: LibraryInStream, runtime: FakeRunt
         assert thread.submit(work).result() == 0
     assert device.lost is None
     assert runtime.opened == {1}
-
-
-def test_to_close_a_gpu_opens_none(blas: LibraryInStream, runtime: FakeRuntime) -> None:
-    """It may be another process's, and was therefore never worked on."""
-    for device in cupy_devices():
-        device.close()
-        assert device.lost is None
-    assert runtime.opened == set()
 
 
 def test_a_context_is_opened_before_cupy_would_do_it_with_the_lock_held(
@@ -293,19 +220,6 @@ def test_slow_work_is_late_and_not_gone(
     run(loaded)
 
 
-def test_what_hangs_at_unloading_is_left(blas: LibraryInStream, runtime: FakeRuntime) -> None:
-    device = cupy_devices([0])[0]
-    loaded = load(device, twice())
-    run(loaded)
-    runtime.hang = True
-    device._stream.__enter__()
-    loaded._enqueue(cupy_waiting.Throttle(loaded._waiting, (0, 0), 0))
-    loaded.unload()
-    assert device.lost is not None
-    assert "hangs" in device.lost
-    device.close()
-
-
 @pytest.mark.parametrize("hangs", [True, False])
 def test_the_stream_of_a_lost_gpu_is_never_taken_down(hangs: bool, blas: LibraryInStream, runtime: FakeRuntime) -> None:
     """CuPy destroys a stream when its object goes, which waits for the GPU."""
@@ -325,17 +239,6 @@ def test_the_stream_of_a_lost_gpu_is_never_taken_down(hangs: bool, blas: Library
     del device, loaded
     gc.collect()
     assert stream() is not None
-
-
-def test_the_stream_of_a_sound_gpu_goes_with_it(blas: LibraryInStream) -> None:
-    device = cupy_devices([0])[0]
-    loaded = load(device, twice())
-    run(loaded)
-    stream = weakref.ref(device._stream)
-    device.close()
-    del device, loaded
-    gc.collect()
-    assert stream() is None
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -379,15 +282,3 @@ def test_an_interrupt_leaves_a_work_that_can_be_unloaded(
     loaded.unload()
     assert device.lost is None
     assert runtime.taken == 0
-
-
-def test_a_work_whose_step_names_no_buffer(device: CupyDevice) -> None:
-    work = Work("copy", "fp32", (Buffer("a", "float32", 4),), ((Copy("a", "b", 16),),), 0, 0, ())
-    with pytest.raises(InputError, match="a step names the buffer b; there are a"):
-        load(device, work)
-
-
-def test_a_content_of_another_type(device: CupyDevice) -> None:
-    work = Work("x", "fp32", (Buffer("a", "float64", 4, Array("a ramp", ramp)),), ((),), 0, 0, ())
-    with pytest.raises(InputError, match="the content of a is 40 of float32, not some of float64"):
-        load(device, work)

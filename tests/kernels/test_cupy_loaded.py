@@ -89,14 +89,6 @@ def test_where_no_graph_can_be_made_it_goes_without(
     assert finish(loaded.check()).wrong == 0
 
 
-def test_launches_that_wait_are_few(device: CupyDevice, runtime: FakeRuntime) -> None:
-    loaded = load(device, twice(count=40, times=600))
-    loaded._warm = True  # a repetition of 600 launches without a graph
-    runtime.outstanding, runtime.launch_s, runtime.dry = 0, 1e-3, True
-    run(loaded, 1)
-    assert 100 < runtime.outstanding <= cupy_waiting.OUTSTANDING + 1
-
-
 def test_little_work_waits_where_launches_are_slow(device: CupyDevice, runtime: FakeRuntime) -> None:
     loaded = load(device, twice(count=40))
     runtime.launch_s, runtime.dry = 0.05, True
@@ -106,25 +98,7 @@ def test_little_work_waits_where_launches_are_slow(device: CupyDevice, runtime: 
     assert 2 <= runtime.outstanding <= cupy_waiting.AHEAD_S / 0.05 + 1
 
 
-def test_no_repeats_are_no_times(device: CupyDevice) -> None:
-    assert run(load(device, twice()), 0).times_ms.shape == (0,)
-
-
 # -- copies and products
-
-
-def test_no_other_gpu_is_a_sentence(device: CupyDevice, runtime: FakeRuntime) -> None:
-    device._peers.clear()
-    with pytest.raises(DeviceError, match=f"{device.facts.gpu}: it cannot reach another GPU of this node"):
-        load(device, twice(place="peer"))
-
-
-def test_peer_access_that_is_there_already_is_none_of_a_problem(device: CupyDevice, runtime: FakeRuntime) -> None:
-    runtime.fail["deviceEnablePeerAccess"] = 704
-    run(load(device, twice(place="peer")))
-    runtime.fail["deviceEnablePeerAccess"] = 217
-    with pytest.raises(DeviceError, match="it cannot reach the memory of the other GPU"):
-        load(device, twice(place="peer"))
 
 
 def gemm(precision: str, batch: int, types: tuple[str, str], *, plain: bool = False, across: bool = False) -> Work:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from whorl.errors import DeviceError
@@ -12,6 +14,10 @@ from whorl.tests.kernels.fake_cupy import CUDARuntimeError, FakeRuntime
 from whorl.tests.kernels.works import load, run, twice
 
 pytestmark = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
+
+
+Break = Callable[[FakeRuntime], None]
+"""Lets something go wrong with the other GPU."""
 
 
 def refused(device: CupyDevice) -> str:
@@ -26,25 +32,11 @@ def refused(device: CupyDevice) -> str:
     return str(caught.value)
 
 
-@pytest.mark.long
-def test_a_failed_peer_is_told_of_when_it_is_reached(device: CupyDevice, runtime: FakeRuntime) -> None:
-    runtime.ruined[1] = 700
-    assert refused(device) == (
-        f"{device.facts.gpu}: the GPU that it copies to cannot be used: "
-        "a kernel used memory that it does not own (illegal address) (CUDA error 700)"
-    )
+def ruined(status: int) -> Break:
+    return lambda runtime: runtime.ruined.__setitem__(1, status)
 
 
-def test_a_peer_that_fails_later_is_told_of_when_memory_is_taken(device: CupyDevice, runtime: FakeRuntime) -> None:
-    loaded = load(device, twice(place="peer"))
-    run(loaded)
-    loaded.unload()
-    runtime.ruined[1] = 719
-    assert "the GPU that it copies to cannot be used: a kernel failed while it ran" in refused(device)
-    assert runtime.device == 0
-
-
-def test_a_peer_of_another_process(device: CupyDevice, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+def used_by_another_process(runtime: FakeRuntime) -> None:
     usual = runtime.setDevice
 
     def set_device(number: int) -> None:
@@ -52,23 +44,45 @@ def test_a_peer_of_another_process(device: CupyDevice, runtime: FakeRuntime, mon
             raise CUDARuntimeError(46)
         usual(number)
 
-    monkeypatch.setattr(runtime, "setDevice", set_device)
-    assert "the GPU that it copies to cannot be used: it is in use or in a bad state" in refused(device)
+    runtime.setDevice = set_device  # type: ignore[method-assign]
 
 
-def test_a_peer_that_cannot_be_reached_is_no_failed_one(device: CupyDevice, runtime: FakeRuntime) -> None:
+def unreachable(runtime: FakeRuntime) -> None:
     runtime.fail["deviceEnablePeerAccess"] = 217
-    message = refused(device)
-    assert message == f"{device.facts.gpu}: loading twice: it cannot reach the memory of the other GPU (CUDA error 217)"
 
 
-def test_too_little_memory_on_the_peer(device: CupyDevice, runtime: FakeRuntime) -> None:
+def full(runtime: FakeRuntime) -> None:
     runtime.memory_bytes = 1 << 24
-    runtime.setDevice(1)
-    most = runtime.malloc(runtime.memory_bytes - 1000)
-    assert refused(device) == f"{device.facts.gpu}: out of memory: twice needs 2e-05 GB on the other GPU"
-    runtime.setDevice(1)
-    runtime.free(most)
+    usual = runtime.malloc
+
+    def malloc(size: int) -> int:
+        if runtime.device == 1:
+            raise CUDARuntimeError(2)
+        return usual(size)
+
+    runtime.malloc = malloc  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("reached_before", [False, True])
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [
+        (ruined(700), "{gpu}: the GPU that it copies to cannot be used: a kernel used memory that it does not own"),
+        (used_by_another_process, "{gpu}: the GPU that it copies to cannot be used: it is in use or in a bad state"),
+        (unreachable, "{gpu}: loading twice: it cannot reach the memory of the other GPU (CUDA error 217)"),
+        (full, "{gpu}: out of memory: twice needs 2e-05 GB on the other GPU"),
+    ],
+)
+def test_what_the_other_gpu_fails_with_is_a_sentence(
+    broken: Break, sentence: str, reached_before: bool, device: CupyDevice, runtime: FakeRuntime
+) -> None:
+    if reached_before:
+        loaded = load(device, twice(place="peer"))
+        run(loaded)
+        loaded.unload()
+    broken(runtime)
+    assert refused(device).startswith(sentence.format(gpu=device.facts.gpu))
+    assert runtime.device == 0
 
 
 def test_an_error_of_its_own_is_not_taken_for_the_peer_s(device: CupyDevice, runtime: FakeRuntime) -> None:

@@ -84,21 +84,6 @@ def test_a_stuck_bit_is_named_with_its_place_and_patterns() -> None:
     assert "(bit 9; pattern: hash of the address, inverted; read by multiprocessor " in findings.detail
 
 
-def test_lines_that_share_a_cell_are_found() -> None:
-    device = patterns(0)
-    device.memory.find(int(device.arrays["memory"].ctypes.data)).alias(8192, 9 * 8192, 4096)  # type: ignore[union-attr]
-    device.run()
-    found = memory.findings(device.arrays["log"])
-    assert {error.offset // 4096 for error in found.errors} <= {2, 18}
-    assert found.addresses >= 1024, "all words of one of the two pages"
-
-
-def test_more_errors_than_the_log_holds_are_counted() -> None:
-    device = patterns(1, edit=read_with("is[u].w ^= 2u;"))
-    assert device.wrong() == SIZE // 16
-    assert len(memory.findings(device.arrays["log"]).errors) == memory.CAPACITY
-
-
 def test_multiprocessors_that_work_are_right_and_give_time_and_clock() -> None:
     device = exercised(2)
     assert device.wrong() == 0

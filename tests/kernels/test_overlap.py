@@ -27,7 +27,7 @@ from whorl.kernels.overlap import (
     fetched_ahead,
     pairs_by_state,
 )
-from whorl.kernels.work import Copy, Launch, Unfit, Work
+from whorl.kernels.work import Copy, Launch, Work
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.device_memory import Fault
 from whorl.tests.kernels.fake_cupy import FakeRuntime
@@ -254,33 +254,6 @@ def test_every_step_that_is_left_out_is_found(name: str) -> None:
         steps[turn] = (*steps[turn][:place], *steps[turn][place + 1 :])
         device = HostDevice(replace(work, **{kind: tuple(steps)}), 3)  # type: ignore[arg-type]
         assert is_found(device, 2 * len(work.turns)), (kind, turn, place)
-
-
-@on_host
-@pytest.mark.long(short=1)
-@pytest.mark.parametrize("name", SMALL_WORKS)
-def test_one_bit_that_changes_on_the_way_is_found(name: str) -> None:
-    work = small(name)
-    arriving = {"embedding": "stage", "partitions": "held"}.get(name, "back")
-    device = HostDevice(work, 3)
-    device.run()
-    (*_, copy) = work.beside[0]
-    assert isinstance(copy, Copy)
-    arrived = device.arrays[arriving][copy.target_at // 4 :][: copy.bytes // 4]
-    arrived[np.flatnonzero(arrived)[7] if name == "0 bits" else 7] ^= np.uint32(1 << 13)
-    assert is_found(device, len(work.turns))
-
-
-@pytest.mark.parametrize(
-    ("kernel", "parameters"),
-    [
-        ("overlap-embedding", {"turns": 3}),
-        ("overlap-partitions", {"capacity": 16}),
-        ("overlap-activations", {"bits": 3}),
-    ],
-)
-def test_sizes_that_cannot_be_are_answered(kernel: str, parameters: dict[str, int]) -> None:
-    assert isinstance(find_kernel(kernel).build(SMALL, **parameters), Unfit)
 
 
 # -- two streams ------------------------------------------------------------------------------------------------------

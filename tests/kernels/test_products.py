@@ -78,26 +78,11 @@ def test_fp8_products_are_exact_in_14_bits(distribution: str) -> None:
     np.testing.assert_array_equal(on_tensor_cores(a[:8], b[:8], block=32, bits=14), a[:8] @ b[:8].T)
 
 
-def test_a_bit_less_would_not_do() -> None:
-    """That the fp8 inputs are exact in 14 bits is no matter of course: the same sums in 10 bits are not."""
-    a, b, expected = product("fp8", 16384, "uniform", seed=1)
-    assert (np.abs(on_tensor_cores(a[:8], b[:8], block=32, bits=10) - expected.values[:8, :8]) > 0.1).any()
-
-
 @pytest.mark.long
 def test_fp8_products_that_are_not_exact_are_within_the_tolerance() -> None:
     a, b, expected = product("fp8", 4096, "normal", seed=1)
     used = np.abs(nearest(on_tensor_cores(a, b, block=32, bits=14), "bf16") - expected.values) / expected.tolerance
     assert 1e-3 < used.max() < 0.6
-
-
-@pytest.mark.parametrize("precision", sample(["tf32", "fp16", "bf16"], short=1))
-def test_a_lost_product_is_found(precision: str) -> None:
-    """One of 2048 products left out: nearly always more than the tolerance."""
-    a, b, expected = product(precision, 2048, "uniform", seed=1)
-    off = np.abs(np.outer(a[:, 0], b[:, 0]))
-    share = np.mean(off > 2 * expected.tolerance)
-    assert share > (0.5 if precision != "bf16" else 0.1)
 
 
 @needs_compiler

@@ -13,7 +13,7 @@ from whorl.errors import DeviceError
 from whorl.kernels.catalogue import KERNELS, find_kernel
 from whorl.kernels.device import Device, Loaded
 from whorl.kernels.simulated_device import SimulatedDevice, timing
-from whorl.kernels.work import Array, Buffer, Copy, Expected, Facts, Gemm, Launch, Output, Step, Unfit, Work
+from whorl.kernels.work import Array, Buffer, Expected, Gemm, Launch, Output, Unfit, Work
 from whorl.simulation.bench import Bench
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.load import SGEMM
@@ -138,23 +138,6 @@ def test_parts_of_a_time_are_sizes_over_rates() -> None:
     assert empty.unit_s == pytest.approx(rates.launch_us / 1000)
 
 
-def test_two_equal_parts_overlap_and_share_the_clock_s_part() -> None:
-    flop, size = round(0.98 * 15.667e12 / 100), round(0.92 * 900e9 / 100)  # ten milliseconds each
-    both = timing(work("both", precision="fp32", flop=flop, bytes=size, path="dram"), V100)
-    assert 0.010 < both.unit_s < 0.0125
-    assert both.workload.compute_share == pytest.approx(0.52, abs=0.01)
-
-
-def test_what_is_beside_the_products_runs_on_the_vector_units_and_after_them() -> None:
-    product, launch = gemm("fp16", 4096), work().steps[0]
-    alone = timing(product, V100).unit_s
-    block = replace(product, kernel="block", turns=((*product.steps, launch),), flop=product.flop + 10**12)
-    more = timing(block, V100)
-    parts = alone, 10**12 / (31.33e12 * 0.98), block.bytes / (0.92 * 900e9)
-    assert more.unit_s == pytest.approx(sum(parts), rel=0.002)
-    assert more.workload.compute_share == pytest.approx(1 - 0.96 * parts[2] / sum(parts), abs=0.002)
-
-
 def test_a_chase_takes_the_latency_of_its_footprint() -> None:
     def chase(footprint: int) -> float:
         buffers = (Buffer("ring", "int32", footprint // 4),)
@@ -164,13 +147,6 @@ def test_a_chase_takes_the_latency_of_its_footprint() -> None:
     small, middle, large = chase(1 << 16), chase(20 << 20), chase(8 << 30)
     assert small == middle == pytest.approx(rates.l2_ns, rel=0.01)
     assert large == pytest.approx(rates.dram_ns, rel=0.01)
-
-
-def test_arithmetic_that_the_model_lacks_is_an_error() -> None:
-    for precision, model in (("tf32", V100), ("bf16", V100), ("fp8", A100)):
-        with pytest.raises(DeviceError, match=f"{model.name} has no {precision}"):
-            timing(gemm(precision, 4096), model)
-    assert timing(gemm("fp8", 4096), H100).unit_s > 0
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)
@@ -222,26 +198,6 @@ def test_power_rises_with_the_share_of_the_multiprocessors() -> None:
 # -- checks -----------------------------------------------------------------------------------------------------------
 
 
-def test_results_are_right_where_nothing_was_planted() -> None:
-    device = devices()[0]
-
-    async def task() -> None:
-        loaded = await device.load(work(), seed=3)
-        await loaded.poison()
-        stale = await loaded.check()
-        assert (stale.elements, stale.wrong, stale.worst) == (LINES + 10, LINES + 10, np.inf)
-        assert stale.first
-        await loaded.run(1, limit_s=1)
-        right = await loaded.check()
-        assert (right.elements, right.wrong, right.first, right.worst) == (LINES + 10, 0, None, 0.0)
-        await loaded.poison()
-        assert (await loaded.check()).wrong == LINES + 10
-        nothing = await device.load(work(outputs=()), seed=3)
-        assert (await nothing.check()).elements == 0
-
-    only(device, task())
-
-
 def test_planted_wrong_results_are_found_in_two_runs_of_five() -> None:
     every = devices(V100, 2, "wrong_results")
     (faulty,) = every[0].bench.fleet.planted
@@ -273,22 +229,6 @@ def test_planted_wrong_results_are_found_in_two_runs_of_five() -> None:
     assert not np.any(only(every[1 - faulty], task(every[1 - faulty])))
 
 
-def test_a_wrong_element_of_a_result_that_must_be_exact_is_infinitely_wrong() -> None:
-    every = devices(V100, 1, "wrong_results")
-
-    async def task() -> float:
-        for _ in range(100):
-            loaded = await every[0].load(work(outputs=(Output("n", exactly),)), seed=3)
-            await loaded.run(1, limit_s=1)
-            verdict = await loaded.check()
-            if verdict.wrong:
-                assert verdict.elements == 10 >= verdict.wrong
-                return verdict.worst
-        raise AssertionError
-
-    assert only(every[0], task()) == np.inf
-
-
 # -- what goes wrong --------------------------------------------------------------------------------------------------
 
 
@@ -310,18 +250,6 @@ def test_a_work_that_is_too_large_leaves_nothing_behind() -> None:
     only(device, task())
 
 
-def test_memory_of_a_load_that_is_cancelled_is_given_back() -> None:
-    device = devices()[0]
-    task = device.load(work(), seed=1)
-    with pytest.raises(KeyboardInterrupt):
-        device.bench.run([task, _interrupt()])
-    assert device.bench.readings().values["memory_used"][0] < 400 << 20
-
-
-async def _interrupt() -> None:
-    raise KeyboardInterrupt
-
-
 def test_a_lost_gpu_says_so_wherever_it_is_asked() -> None:
     every = devices(V100, 2, "lost", "lost", span_s=10.0)
     gone = int(np.flatnonzero(np.isinf(every[0].bench._simulation.onsets_s[1]))[0])
@@ -340,55 +268,3 @@ def test_a_lost_gpu_says_so_wherever_it_is_asked() -> None:
         device.close()
 
     only(device, task())
-
-
-def test_a_copy_to_a_peer_needs_one() -> None:
-    steps: tuple[Step, ...] = (Copy("x", "p", 8 * LINES),)
-    copy = work(buffers=(*work().buffers, Buffer("p", "float64", LINES, place="peer")), turns=(steps,), path="peer")
-    alone, several = devices(V100, 1)[0], devices(V100, 2)[0]
-    with pytest.raises(DeviceError, match="no peer in its node"):
-        only(alone, loads_and_runs(alone, copy))
-    assert only(several, loads_and_runs(several, copy)) > 0
-
-
-def test_a_repetition_that_hangs_ends_at_its_limit() -> None:
-    device = devices()[0]
-
-    async def task() -> None:
-        loaded = await device.load(gemm("fp32", 25_536), seed=1)
-        with pytest.raises(DeviceError, match="within 3 s"):
-            await loaded.run(10, limit_s=3)
-
-    only(device, task())
-    assert device.now_ns() == pytest.approx(3.1e9, abs=1e6)
-
-
-def test_closing_twice_releases_once() -> None:
-    device = devices()[0]
-    used = device.bench.readings().values["memory_used"][0]
-    device.close()
-    device.close()
-    assert device.bench.readings().values["memory_used"][0] < used
-    assert isinstance(device.facts, Facts)
-
-
-def test_one_wrong_repetition_in_a_thousand_is_found_as_often_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    (device,) = devices(V100, 1, "wrong_results")
-    planted = replace(device.bench.fleet.fault_of(0), wrong_share=1.0, wrong_one_in=1000)
-    monkeypatch.setattr(type(device.bench.fleet), "fault_of", lambda fleet, gpu: planted)
-    repetitions, loads = 314, 200  # of a quick run
-
-    async def task() -> list[int]:
-        wrong = []
-        for _ in range(loads):
-            loaded = await device.load(work(), seed=3)
-            await loaded.run(repetitions, limit_s=10)
-            verdict = await loaded.check()
-            assert verdict.repetitions == repetitions
-            wrong.append(verdict.wrong)
-            loaded.unload()
-        return wrong
-
-    chance = 1 - 0.999**repetitions
-    found = np.count_nonzero(only(device, task()))
-    assert abs(found - loads * chance) < 3 * np.sqrt(loads * chance * (1 - chance))

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
 from whorl.errors import InputError
@@ -16,12 +15,11 @@ from whorl.kernels.catalogue import find_kernel
 from whorl.kernels.cupy_library import source
 from whorl.kernels.simulated_device import facts_of as simulated_facts
 from whorl.kernels.simulated_device import timing
-from whorl.kernels.stress import DEFAULTS, KNOBS, PRECISIONS, build, fits, knobs_of
+from whorl.kernels.stress import PRECISIONS, build, fits, knobs_of
 from whorl.kernels.work import Facts, Launch, Unfit, Work
 from whorl.simulation.models import A100, H100, MODELS, V100, GpuModel
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.hosting import SMALL, HostDevice, facts_of
-from whorl.tests.kernels.interpreter import Harm
 from whorl.tests.sizes import count, sample
 
 needs_compiler = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
@@ -53,15 +51,6 @@ def work_of(facts: Facts, **knobs: Any) -> Work:
 
 
 # -- what fits --------------------------------------------------------------------------------------------------------
-
-
-def test_there_are_two_dozen_knobs_of_which_most_have_a_special_value() -> None:
-    assert len(KNOBS) >= 20
-    assert sum(0 in knob.values for knob in KNOBS) >= 12
-    for knob in KNOBS:
-        assert list(knob.values) == sorted(set(knob.values))
-        assert knob.default in knob.values
-    assert {knob.name for knob in knobs_of(facts_of((7, 0)))} == set(DEFAULTS) - {"bf16"}
 
 
 @pytest.mark.parametrize(
@@ -158,39 +147,6 @@ FEW = {"far_mib": 0, "near_pct": 0}
 HALF_MIB = replace(SMALL, l2_bytes=3 << 17)
 
 
-def small(number: int) -> list[Work]:
-    """Random settings at sizes for the host."""
-    narrow = [knob for knob in KNOBS if knob.name not in ("threads", "blocks", "shared_kib", "launches", *FEW)]
-    works: list[Work] = []
-    seed = 0
-    while len(works) < number:
-        draw = random.Random(seed)
-        setting = {knob.name: draw.choice(knob.values) for knob in narrow} | FEW
-        setting |= {"threads": draw.choice((32, 64)), "blocks": draw.choice((1, 2)), "launches": draw.choice((1, 2))}
-        setting["rounds"] = min(setting["rounds"], 4)
-        seed += 1
-        if fits(HALF_MIB, setting) is None:
-            works.append(work_of(HALF_MIB, **setting, steps=2, waves=draw.choice((1, 2)), footprint=1 << 18))
-    return works
-
-
-@needs_compiler
-def test_random_settings_are_right_whichever_compiler_and_left_out_blocks_are_found() -> None:
-    versions = [compiler.version for compiler in compiling.compilers()]
-    for place, work in enumerate(small(count(60, short=2))):
-        device = HostDevice(work, seed=place, compiler=versions[place % len(versions)])
-        for _ in range(3):
-            device.run()
-        assert device.wrong() == 0, work.parameters
-        launches = [step for step in work.turns[0] if isinstance(step, Launch)]
-        if launches[0].grid[0] > 1:
-            short = replace(launches[0], grid=(launches[0].grid[0] - 1, 1, 1))
-            device.run(instead=(short, *launches[1:]))
-        else:
-            device.run(instead=())
-        assert device.wrong() > 0, work.parameters
-
-
 ALL = {
     **dict.fromkeys(PRECISIONS, 1),
     "rounds": 2,
@@ -225,32 +181,6 @@ def test_a_mistake_in_the_source_is_found(old: str, new: str) -> None:
     assert device.wrong() > 0
 
 
-@needs_compiler
-@pytest.mark.parametrize("buffer", sample(["points", "expected", "far", "near", "kept"], short=2))
-def test_one_flipped_bit_of_what_is_read_or_kept_is_found(buffer: str) -> None:
-    work = mixed()
-    device = HostDevice(work, seed=3)
-    device.run()
-    assert device.wrong() == 0
-    device.arrays[buffer][int(np.flatnonzero(device.arrays[buffer])[1])] ^= np.uint32(1 << 30)
-    for _ in work.turns:
-        device.run()
-    assert device.wrong() > 0
-
-
-@needs_compiler
-@pytest.mark.long(short=1)
-@pytest.mark.parametrize("operation", ["st.global", "fma.f32", "fma.f64", "ld.shared"])
-def test_a_wrong_operation_is_found_whenever_there_is_one(operation: str) -> None:
-    for seed in range(count(6, short=1)):
-        device = HostDevice(mixed(), seed=3, poisoned=True)
-        harm = Harm("stress", operations=frozenset({operation}), chance=2e-3, bit=20, seed=seed)
-        device.harms.append(harm)
-        for _ in range(2):
-            device.run()
-        assert (device.wrong() > 0) == bool(harm.hits)
-
-
 # -- on simulated GPUs ------------------------------------------------------------------------------------------------
 
 
@@ -278,17 +208,6 @@ def test_knobs_that_ask_what_a_kernel_of_the_catalogue_asks_have_its_rate_and_ac
     _, moved, activity = shares(model, **LOADS)
     assert moved == pytest.approx(triad.bytes / timing(triad, model).unit_s, rel=0.15)
     assert triad.activity < activity < 0.6
-
-
-def test_power_follows_the_knobs() -> None:
-    full = shares(H100, **CHAINS)
-    assert shares(H100, **CHAINS, entropy=8)[2] < 0.7 * full[2], "bits that do not change switch nothing"
-    assert shares(H100, **CHAINS, sms_pct=25)[2] < 0.3 * full[2]
-    assert shares(H100, **CHAINS, sms_pct=25, threads=1024)[0] == pytest.approx(full[0] / 4, rel=0.2)
-    assert shares(H100, **CHAINS, sleep_ns=3000, threads=32, blocks=1)[2] < 0.3 * full[2]
-    both = shares(H100, fp32=8, fp64=2, rounds=64, far=0)
-    assert both[2] > full[2], "the units of two precisions work side by side"
-    assert shares(H100, **LOADS | {"far_mib": 0}, stride=32, width=1)[1] < shares(H100, **LOADS)[1]
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)

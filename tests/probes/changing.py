@@ -39,6 +39,13 @@ def notes(folder: Path) -> list[Path]:
     return sorted(folder.glob("restore-*.json"))
 
 
+def assert_as_before(gpus: list[str], state: Path) -> None:
+    """The settings of all GPUs are those of BUSY, and nothing is left to restore."""
+    assert [limit_w(gpu) for gpu in gpus] == [700] * len(gpus)
+    assert all(clock_mhz(gpu) > 1200 for gpu in gpus)
+    assert not notes(state)
+
+
 _PROGRAM = """
     import sys, time
     from whorl.errors import WhorlError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -25,9 +24,7 @@ from whorl.probes.conditions import Asked, Setting
 from whorl.probes.gpu_process import GpuProcess, bind, ranges
 from whorl.probes.meeting import Meeting
 from whorl.probes.node import run_gpus, shuffled
-from whorl.probes.protocol import measure
 from whorl.probes.recording import Recorder, past_of
-from whorl.probes.steps import Task
 from whorl.probes.watch import Recent
 from whorl.store import Store
 from whorl.tests.nvml_library import NvmlLibrary
@@ -110,26 +107,6 @@ def _use(device: HandDevice, _: object, names: tuple[str, ...]) -> None:
     device.busy_with = names
 
 
-def test_a_message_that_was_cut_off_is_none() -> None:
-    for cut in (0, 3, 8, 20):
-        read_fd, write_fd = os.pipe()
-        here = gpu_process.Pipe(read_fd, os.open(os.devnull, os.O_WRONLY))
-        message = pickle.dumps("a long sentence of a child")
-        os.write(write_fd, (len(message).to_bytes(8, "little") + message)[:cut])
-        os.close(write_fd)
-        with pytest.raises(EOFError):
-            here.receive()
-        here.close()
-
-
-def test_messages_larger_than_a_pipe_do_not_block_for_ever() -> None:
-    read_fd, write_fd = os.pipe()
-    here = gpu_process.Pipe(read_fd, write_fd)
-    with pytest.raises(TimeoutError):
-        here.send(bytes(1 << 20), late=lambda: True)
-    here.close()
-
-
 # -- binding ----------------------------------------------------------------------------------------------------------
 
 
@@ -167,15 +144,6 @@ def test_one_that_hangs_is_waited_for_once_and_again_when_it_is_back() -> None:
     assert meeting.complete(second, 2)
     meeting.leave("b")
     assert meeting.complete(first, 3)
-
-
-def test_a_warm_gpu_goes_on_until_its_neighbours_are_warm() -> None:
-    alone, together = HandDevice(), HandDevice()
-    warm = iter([False, False, False, True])
-    for device, asked in ((alone, lambda: True), (together, lambda: next(warm))):
-        finish(measure(device, device, Task(a_probe(), Asked(QUICK), first=False), find, warm=asked))
-    assert len(together.batches) == len(alone.batches) + 3
-    assert next(warm, None) is None
 
 
 def test_the_order_of_visits_follows_from_the_campaign() -> None:

@@ -19,10 +19,6 @@ from whorl.probes.health import COUNTED, DriverHealth, GpuHealth, changes_betwee
 from whorl.probes.node import run_gpus, sharing_notes
 from whorl.probes.recording import Recorder
 from whorl.probes.watch import Recent
-from whorl.simulation.fleet import Fleet
-from whorl.simulation.load import find_load
-from whorl.simulation.models import V100
-from whorl.simulation.stepping import Simulation
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.nvml_library import NvmlLibrary
@@ -73,20 +69,6 @@ def test_a_driver_without_these_interfaces_says_nothing_and_not_0(nvml: NvmlLibr
     assert {name for name in absent if first.value(name) is not None} == set()
     nvml.write("gpus 1")
     assert changes_between(first, driver.read()) == []
-
-
-def test_of_a_simulated_gpu_it_is_what_its_driver_last_said() -> None:
-    fleet = Fleet.draw(V100, 4, 1, faults=1, kinds=["retired_pages"])
-    simulation = Simulation(fleet, find_load("constant"), began_ns=0, span_s=2.0)
-    watch = Recent([str(gpu) for gpu in range(4)], seconds=10, interval_s=1)
-    assert watch.health("0") is None
-    simulation.advance(1_000_000_000)
-    watch.feed_readings(simulation.readings())
-    (faulty,) = fleet.planted
-    seen = [watch.health(str(gpu)) for gpu in range(4)]
-    assert [reading is not None and reading.value("ecc_uncorrected") == 1 for reading in seen] == [
-        gpu == faulty for gpu in range(4)
-    ]
 
 
 class Telling(Recent):

@@ -69,15 +69,6 @@ def test_the_hidden_share_is_the_one_that_was_drawn(name: str, model: GpuModel) 
         assert run.status == "ok"
 
 
-def test_gpus_of_a_node_that_copy_at_once_share_the_path_of_their_host() -> None:
-    fleet = Fleet.draw(V100, 4, 3, faults=0)
-    (alone,) = measured("overlap-embedding", V100, Bench(fleet, began_ns=0), 0)
-    together = measured("overlap-embedding", V100, Bench(fleet, began_ns=0), 0, 1, 2, 3)
-    slower = value(together[0], "time_copies") / value(alone, "time_copies")
-    assert slower == pytest.approx(1 / fleet.silicon.host_shared[0], rel=0.02)
-    assert value(together[0], "hidden") == pytest.approx(value(alone, "hidden"), abs=1.5)
-
-
 def test_hidden_and_drag_are_what_their_formulas_say() -> None:
     pairs = Overlap(*np.array([[2.0, 2.0, 2.0, 2.0], [2.0, 2.0, 4.0, 2.0], [2.0, 4.0, 5.0, 4.5], [2.0, 2.4, 3.0, 4.0]]))
     np.testing.assert_allclose(pairs.hidden, [1, 0, 0.5, -0.25])

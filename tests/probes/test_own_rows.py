@@ -56,25 +56,6 @@ def test_a_job_opens_the_files_of_its_own_gpus_only(store: Store) -> None:
     assert len(reader.skipped) == 1
 
 
-@pytest.mark.long
-def test_files_that_name_no_gpus_are_read_too(store: Store) -> None:
-    record(store, NODES["n01"])
-    record(store, [f"GPU-{number}" for number in range(100)])  # too many to be named
-    found = store.arrow("runs")
-    (path,) = [path for path in files(store, "runs") if may_name(path, "GPU-7")]
-    assert may_name(path, NODES["n01"][0])
-    assert measured(store, ["GPU-7", "GPU-8", NODES["n01"][2]]) == ["GPU-7", "GPU-8", NODES["n01"][2]]
-    assert sum(len(store.arrow("runs", gpus=[("k", gpu)])) for gpu in set(found["gpu"].to_pylist())) == len(found)
-
-
-def test_other_campaigns_and_clusters_are_not_its_own(store: Store) -> None:
-    record(store, NODES["n01"], campaign="other")
-    past = past_of(store, "k", NODES["n01"])
-    assert past.runs_of("c") == {}
-    assert (past.began_ns, past.ended_ns) == (0, 4000)
-    assert past_of(store, "elsewhere", NODES["n01"]).ended_ns is None
-
-
 def test_a_journal_of_runs_is_read_at_once_and_becomes_one_file(store: Store) -> None:
     with store.journal("n01.runs", background=False) as journal:
         for number in range(5):  # five times that something is due

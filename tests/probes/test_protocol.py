@@ -205,12 +205,6 @@ def test_work_that_takes_much_longer_or_shorter_than_meant_is_built_again(takes_
     assert device.loaded == 0
 
 
-def test_what_a_probe_cannot_do_is_a_reason() -> None:
-    device = HandDevice()
-    assert answered(device, parameters={"size": 0}) == Unrun("there is no work of size 0")
-    assert device.calls == []
-
-
 @pytest.mark.parametrize("breaks_at", [0, 1, 3, 7])
 def test_a_gpu_that_fails_leaves_nothing_loaded(breaks_at: int) -> None:
     device = HandDevice(breaks_at=breaks_at)
@@ -260,15 +254,6 @@ def test_a_scan_measures_each_value() -> None:
     assert nothing == Unrun("there is no work of size 0")
 
 
-def test_an_idle_gpu_is_left_alone() -> None:
-    device = HandDevice(temperature_c=lambda s: 30.0)
-    found = run(device, kind=Kind.IDLE, figure="power")
-    assert set(device.calls) == {"load", "pause", "unload"}
-    assert figure(found.figures, "power") == 120.0
-    assert figure(found.figures, "checked_elements") is None
-    assert found.ended_by == "complete"
-
-
 def test_a_wave_that_is_too_short_for_the_work_is_refused() -> None:
     answer = answered(HandDevice(times_ms=constant(150.0)), Asked(QUICK), kind=Kind.SQUARE)
     assert isinstance(answer, Unrun)
@@ -283,13 +268,6 @@ def test_a_wave_keeps_its_period_and_duty() -> None:
     assert (found.ended_ns - found.began_ns) / 1e9 == pytest.approx(5.0)  # ten periods; three came before
     assert device.batches[-13:] == [(50, 1)] * 13
     assert device.calls.count("hurry True") == device.calls.count("hurry False") == 1
-
-
-def test_the_input_is_the_asked_one_where_a_kernel_takes_one() -> None:
-    device = HandDevice()
-    assert isinstance(answered(device, Asked(QUICK, input="zeros")), Measured)
-    assert device.work is not None
-    assert device.work.parameters["input"] == "zeros"
 
 
 def test_a_gpu_whose_clock_still_climbs_is_not_cut_off_on_the_way() -> None:
@@ -361,8 +339,3 @@ def test_a_sensor_that_averages_shows_by_how_it_falls(window_s: float, period_s:
     found = {one.name: one.value for one in figures.of_sensor(wave, 300.0, 50.0, fall)}
     assert found["sensor_period"] == pytest.approx(1000 * period_s)
     assert found["sensor_window"] == pytest.approx(1000 * window_s, abs=1000 * period_s)
-
-
-def test_a_sensor_that_never_changes_has_no_period() -> None:
-    flat = Window(shown_w=np.full(50, 70.0), shown_s=np.arange(50.0))
-    assert figures.of_sensor(flat, 300.0, 50.0, flat) == []

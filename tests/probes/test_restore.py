@@ -6,13 +6,11 @@ import errno
 import fcntl
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +19,9 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.errors import InputError
-from whorl.probes.settings import RestoreFile, Saved, Settings, boot, restore_left_over, state_folder
+from whorl.probes.settings import RestoreFile, Settings, restore_left_over, state_folder
 from whorl.tests.nvml_library import NvmlLibrary
-from whorl.tests.probes.changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, process_with_settings, uuids
+from whorl.tests.probes.changing import BUSY, PATIENCE_S, assert_as_before, limit_w, notes, process_with_settings, uuids
 
 
 def left_by_a_killed_process(nvml: NvmlLibrary, state: Path, *statements: str) -> tuple[Path, list[str]]:
@@ -45,18 +43,6 @@ def rewrite(path: Path, **changed: Any) -> None:
 def setters(nvml: NvmlLibrary) -> set[str]:
     """What this process tried to change."""
     return {name for process, name in nvml.setters() if process == os.getpid()}
-
-
-def test_what_a_killed_process_left_is_brought_back_and_told(nvml: NvmlLibrary, state: Path) -> None:
-    _, gpus = left_by_a_killed_process(nvml, state, "gpu 2 limit 650000")
-    told = restore_left_over()
-    assert [limit_w(gpu) for gpu in gpus] == [700, 700, 650]
-    assert all(clock_mhz(gpu) > 1200 for gpu in gpus)
-    assert not notes(state)
-    assert len(told) == 6
-    assert all(re.search(r"process \d+ of 20", sentence) for sentence in told)
-    assert told[0].startswith(f"{gpus[0]}: the power limit is 700 W again")
-    assert restore_left_over() == []
 
 
 COMMANDS = [["doctor"], ["collect", "--store", "s", "--duration", "0.2", "--interval", "0.1"]]
@@ -108,20 +94,9 @@ def test_nothing_to_restore_costs_a_look(state: Path) -> None:
     assert not state.exists(), "looking leaves no trace"
 
 
-def test_a_living_process_keeps_its_settings(nvml: NvmlLibrary, state: Path) -> None:
-    nvml.write(*BUSY)
-    gpus = uuids()
-    with process_with_settings(nvml, state, gpus):
-        assert restore_left_over() == []
-        assert limit_w(gpus[0]) == 500
-        assert len(notes(state)) == 3
-
-
 def test_on_a_file_system_without_locks_the_process_decides(
-    nvml: NvmlLibrary, state: Path, monkeypatch: pytest.MonkeyPatch
+    gpus: list[str], nvml: NvmlLibrary, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nvml.write(*BUSY)
-    gpus = uuids()
     with process_with_settings(nvml, state, gpus) as process:
 
         def no_locks(*_: object) -> None:
@@ -145,8 +120,7 @@ def test_on_a_file_system_without_locks_the_process_decides(
         assert not living()
         with Settings(gpus, power_limit_w=300):
             assert limit_w(gpus[0]) == 300
-    assert [limit_w(gpu) for gpu in gpus] == [700] * 3
-    assert not notes(state)
+    assert_as_before(gpus, state)
 
 
 def test_a_damaged_file_is_told_and_stays(nvml: NvmlLibrary, state: Path) -> None:
@@ -218,19 +192,6 @@ def test_a_gpu_that_is_not_here_waits_for_its_return(nvml: NvmlLibrary, state: P
     restore_left_over()
     assert limit_w(gpus[2]) == 700
     assert not path.exists()
-
-
-def test_no_driver_is_told(state: Path) -> None:
-    state.mkdir()
-    path = state / "restore-GPU-1.json"
-    path.write_text(json.dumps(asdict(Saved(boot(), 1, "1", "2026-01-01", None, 1, 2))))
-    path.chmod(0o600)
-    code = "from whorl.probes.settings import restore_left_over\nprint(*restore_left_over())"
-    environment = {name: value for name, value in os.environ.items() if name != "WHORL_NVML_CONTROL"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    if not path.exists():
-        pytest.skip("this machine has a driver")
-    assert "cannot be restored now: NVML: " in done.stdout
 
 
 @pytest.mark.parametrize(("number", "told"), [(errno.EIO, 1), (errno.EACCES, 0)])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -28,11 +27,9 @@ from whorl.probes.conditions import Asked
 from whorl.probes.effort import EFFORTS
 from whorl.probes.loads import run_load, run_steady
 from whorl.probes.simulated import run_simulated
-from whorl.probes.watch import Recent
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.load import find_load
 from whorl.simulation.models import V100
-from whorl.simulation.stepping import Readings
 from whorl.store import Store
 from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
@@ -190,49 +187,6 @@ def test_a_campaign_killed_at_any_point_ends_with_the_same_rows(
         assert_same_rows(whole[name].store, store)
 
 
-@pytest.mark.parametrize("name", sample(["in_time", "probed"], short=1))
-def test_ctrl_c_stores_what_is_complete_and_the_campaign_goes_on(
-    name: str, whole: dict[str, Whole], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C comes in the middle of a tick, again and again, and each time some of the campaign is stored."""
-    stopped = new_store(tmp_path / "stopped")
-    random = np.random.default_rng(3)
-    feed, left = Recent.feed_readings, 0
-
-    def interrupted(self: Recent, readings: Readings) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise KeyboardInterrupt
-        feed(self, readings)
-
-    monkeypatch.setattr(Recent, "feed_readings", interrupted)
-    stored = []
-    for tick in (20, 15, 75, 125):
-        left = tick + int(random.integers(10))
-        with pytest.raises(KeyboardInterrupt):
-            CAMPAIGNS[name](stopped)
-        stored.append(compute.max(stopped.arrow("campaigns")["stored_to"]).value)
-    assert stored == sorted(stored)
-    assert len(set(stored)) > 1
-    left = 0
-    CAMPAIGNS[name](stopped)
-    assert_same_rows(whole[name].store, stopped.root)
-
-
-@pytest.mark.long
-def test_what_is_complete_is_not_stored_again(whole: dict[str, Whole], tmp_path: Path) -> None:
-    """A plan whose every run is in the store takes a day of its own, and stores no run, no reading and no identity."""
-    store = Store.open(shutil.copytree(whole["probed"].store, tmp_path / "S"))
-    counts = {table: len(store.arrow(table)) for table in TABLES}
-    probed(store)
-    lost = [status for status in store.arrow("runs")["status"].to_pylist() if status != "ok"]
-    again = {table: len(store.arrow(table)) for table in TABLES}
-    assert lost
-    assert again["gpus"] == counts["gpus"] == 8
-    assert again["runs"] - counts["runs"] <= len(lost), "only what failed is tried again"
-
-
 @pytest.mark.long
 def test_a_campaign_without_a_name_of_its_own_goes_on_under_the_one_it_has(tmp_path: Path) -> None:
     """As `whorl demo`, whose campaigns are named after the time at which they begin."""
@@ -253,12 +207,3 @@ def test_a_campaign_without_a_name_of_its_own_goes_on_under_the_one_it_has(tmp_p
     assert_same_rows(whole.root, stopped.root)
     third = Plan(plan.probes, plan.asked, "third", "busy")
     assert run_simulated(stopped, fleet(), third, unnamed=True).campaign == "third", "the first one is complete"
-
-
-def test_what_was_asked_is_readable(store: Store) -> None:
-    at_steady_state(store)
-    (asked,) = store.sql("select distinct asked from campaigns").to_pylist()
-    assert dict(asked["asked"]) == {
-        "load": "mixed", "gpus": "8", "faults": ", ".join(sorted(KINDS)), "began": None, "runs": "6",
-        "every_s": "86400.0", "steady": "1",
-    }  # fmt: skip

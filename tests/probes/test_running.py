@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from whorl.errors import DeviceError, InputError, StoreError
+from whorl.errors import DeviceError, StoreError
 from whorl.kernels.device import Verdict
 from whorl.probes.campaign import Campaign, Plan, Report
-from whorl.probes.catalogue import Kind
 from whorl.probes.conditions import Asked, Setting
 from whorl.probes.node import run_gpus
 from whorl.probes.recording import Recorder, past_of
-from whorl.probes.simulated import built_once
 from whorl.probes.watch import Reading, Window
 from whorl.store import Store
-from whorl.store.events import Event
-from whorl.store.vocabulary import EndedBy, EventKind, Outcome
-from whorl.tests.probes.hand_device import FACTS, QUICK, HandDevice, a_probe, constant, find
+from whorl.store.vocabulary import EndedBy, Outcome
+from whorl.tests.probes.hand_device import FACTS, QUICK, HandDevice, a_probe, find
 
 TWO = (a_probe("one"), a_probe("two"))
 
@@ -91,18 +86,6 @@ def test_every_probe_runs_on_every_gpu_and_is_stored(neighbours: str, store: Sto
     assert {row["unit"] for row in times} == {"ms"}
     assert {row["workload"] for row in results} == {"one"}
     assert report.rows == {"runs": 6, "results": len(rows(store, "* from results"))}
-
-
-def test_idle_neighbours_are_idle_and_busy_ones_begin_together(store: Store) -> None:
-    def spans(neighbours: str, campaign: str) -> list[tuple[int, int]]:
-        devices = gpus(2)
-        devices[1].times_ms = constant(4.0)
-        run(store, devices, neighbours=neighbours, campaign=campaign)
-        return [(device.calls.count("pause"), device.calls.count("load")) for device in devices]
-
-    assert spans("idle", "i") == [(0, 2), (0, 2)]
-    waited = spans("busy", "b")
-    assert [loads for _, loads in waited] == [2, 2]
 
 
 def test_a_gpu_that_fails_is_recorded_and_the_others_go_on(store: Store) -> None:
@@ -182,51 +165,6 @@ def test_what_failed_is_run_again(store: Store) -> None:
     assert [one.status for one in report.runs] == ["ok", "ok"]
 
 
-def test_an_error_that_is_no_devices_ends_the_campaign_and_keeps_what_was_measured(store: Store) -> None:
-    devices = gpus(2)
-    devices[1].breaks_at, devices[1].error = 3, ZeroDivisionError("a bug")
-    with pytest.raises(ZeroDivisionError):
-        run(store, devices)
-    assert {row["gpu"] for row in rows(store, "gpu from runs where status = 'ok'")} == {"GPU-0"}
-    assert all(device.loaded == 0 for device in devices)
-
-
-def test_an_interrupt_keeps_what_is_complete(store: Store) -> None:
-    (device,) = gpus(1, breaks_at=12, error=KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        run(store, [device])
-    assert rows(store, "workload, status from runs") == [{"workload": "one", "status": "ok"}]
-    assert device.closed
-
-
-def test_a_store_that_takes_no_more_is_one_sentence(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise StoreError("cannot write: no space is left there")
-
-    monkeypatch.setattr(store, "append", full)
-    before = set(threading.enumerate())
-    with pytest.raises(StoreError, match="no space is left"):
-        run(store, gpus(2))
-    own = set(threading.enumerate()) - before
-    for thread in own:
-        thread.join(20)
-    assert not any(thread.is_alive() for thread in own)
-
-
-def test_runs_are_stored_after_so_many_or_so_long(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder(store, cluster="k", campaign="c", most=3)
-    for i in range(3):
-        assert not recorder.due
-        recorder.event(Event(EventKind.SUSPENDED, None, "a test", i, "n1"))
-        recorder.run(_a_run(i))
-    assert recorder.due
-    recorder.flush()
-    assert not recorder.due
-    assert recorder.rows == {"runs": 3, "events": 3, "results": 0} or recorder.rows == {"runs": 3, "events": 3}
-    monkeypatch.setattr("whorl.probes.recording.LONGEST_S", 0.0)
-    assert recorder.due
-
-
 def test_a_store_that_failed_is_not_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it says it did not store, it may have: a second try could store it twice."""
     recorder = Recorder(store, cluster="k", campaign="c")
@@ -267,40 +205,3 @@ def _a_run(number: int) -> Any:
     from whorl.probes.recording import Run
 
     return Run("GPU-0", "one", "1", number, number + 1, Window(), (), {}, {}, EndedBy.PRECISE, Outcome.OK)
-
-
-def test_works_are_built_once_for_devices_that_are_alike() -> None:
-    built: list[str] = []
-
-    def build(facts: Any, *, size: int = 1) -> Any:
-        built.append(facts.gpu)
-        return size
-
-    builds = built_once(lambda name: replace(find(name), build=build))
-    for i in range(3):
-        assert builds("x").build(replace(FACTS, gpu=f"GPU-{i}", node=f"n{i}", index=i), size=2) == 2  # type: ignore[comparison-overlap]
-    builds("x").build(replace(FACTS, sms=1), size=2)
-    builds("x").build(FACTS, size=3)
-    assert len(built) == 3
-
-
-def test_a_plan_without_probes_or_with_strange_neighbours_is_refused() -> None:
-    with pytest.raises(InputError, match="no probe was chosen"):
-        Plan((), Asked(QUICK), "c")
-    with pytest.raises(InputError, match="neighbours must be idle or busy, not 'loud'"):
-        Plan(TWO, Asked(QUICK), "c", "loud")
-
-
-def test_first_is_the_first_work_not_the_first_probe(store: Store) -> None:
-    def falling() -> Any:
-        return (50.0 * 0.9995**i for i in count())
-
-    idle = a_probe("rest", kind=Kind.IDLE)
-    (device,) = gpus(1, times_ms=falling())
-    run(store, [device], probes=(idle, a_probe("one"), a_probe("two")))
-    warm = {
-        row["workload"]: row["conditions"]["warm_up_s"]
-        for row in rows(store, "workload, conditions from runs where workload <> 'rest'")
-    }
-    assert QUICK.warm_up_s < warm["one"] <= QUICK.first_warm_up_s
-    assert warm["two"] <= QUICK.warm_up_s

@@ -16,7 +16,14 @@ from whorl.probes.settings import Settings, restore_left_over
 from whorl.store.events import Event
 from whorl.store.vocabulary import EventKind
 from whorl.tests.nvml_library import NvmlLibrary
-from whorl.tests.probes.changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, process_with_settings, uuids
+from whorl.tests.probes.changing import (
+    PATIENCE_S,
+    assert_as_before,
+    clock_mhz,
+    limit_w,
+    notes,
+    process_with_settings,
+)
 
 
 class Told(list[Event]):
@@ -29,9 +36,9 @@ class Told(list[Event]):
         return [event.kind for event in self if event.gpu == gpu]
 
 
-def test_what_there_was_comes_back(nvml: NvmlLibrary, state: Path) -> None:
-    nvml.write(*BUSY, "gpu 0 limit 650000")
-    gpus, told = uuids(), Told()
+def test_what_there_was_comes_back(gpus: list[str], nvml: NvmlLibrary, state: Path) -> None:
+    nvml.add("gpu 0 limit 650000")
+    told = Told()
     free = clock_mhz(gpus[1])
     with Settings(gpus[:2], lock_clock_mhz=1203, power_limit_w=500, tell=told) as settings:
         assert [limit_w(gpu) for gpu in gpus] == [500, 500, 700]
@@ -50,9 +57,7 @@ def test_what_there_was_comes_back(nvml: NvmlLibrary, state: Path) -> None:
     assert (told[1].metric, told[1].before, told[1].value) == ("sm_clock_mhz", None, 1200)
 
 
-def test_one_setting_alone_leaves_the_other(nvml: NvmlLibrary, state: Path) -> None:
-    nvml.write(*BUSY)
-    gpus = uuids()
+def test_one_setting_alone_leaves_the_other(gpus: list[str], nvml: NvmlLibrary, state: Path) -> None:
     with Settings(gpus, power_limit_w=600) as settings:
         assert settings.locked_clock_mhz(gpus[0]) is None
     assert not {name for _, name in nvml.setters() if "Clocks" in name}
@@ -60,38 +65,6 @@ def test_one_setting_alone_leaves_the_other(nvml: NvmlLibrary, state: Path) -> N
         assert limit_w(gpus[0]) == 700
         assert clock_mhz(gpus[0]) == 900
     assert clock_mhz(gpus[0]) > 900
-
-
-def test_nothing_asked_touches_nothing(nvml: NvmlLibrary, state: Path) -> None:
-    nvml.write(*BUSY)
-    with Settings(uuids()) as settings:
-        assert settings.locked_clock_mhz(uuids()[0]) is None
-    assert not nvml.setters()
-    assert not state.exists()
-
-
-def test_a_failure_in_the_block_restores(nvml: NvmlLibrary, state: Path) -> None:
-    nvml.write(*BUSY)
-    gpus = uuids()
-    with pytest.raises(ZeroDivisionError), Settings(gpus, lock_clock_mhz=900, power_limit_w=300):
-        _ = 1 / 0
-    assert limit_w(gpus[0]) == 700
-    assert clock_mhz(gpus[0]) > 900
-    assert not notes(state)
-
-
-def test_a_hearer_that_fails_keeps_nothing_from_being_restored(nvml: NvmlLibrary, state: Path) -> None:
-    nvml.write(*BUSY)
-    gpus = uuids()
-
-    def tell(event: Event) -> None:
-        if event.kind == EventKind.SETTINGS_RESTORED:
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError), Settings(gpus, power_limit_w=300, tell=tell):
-        pass
-    assert [limit_w(gpu) for gpu in gpus] == [700] * 3
-    assert not notes(state)
 
 
 @pytest.mark.parametrize(
@@ -105,10 +78,8 @@ def test_a_hearer_that_fails_keeps_nothing_from_being_restored(nvml: NvmlLibrary
     ],
 )
 def test_what_a_gpu_cannot_have_is_refused_before_anything(
-    nvml: NvmlLibrary, state: Path, asked: dict[str, float], sentence: str
+    gpus: list[str], nvml: NvmlLibrary, state: Path, asked: dict[str, float], sentence: str
 ) -> None:
-    nvml.write(*BUSY)
-    gpus = uuids()
     with pytest.raises(InputError, match=sentence) as raised, Settings(gpus, **asked):  # type: ignore[arg-type]
         pass
     assert gpus[0] in str(raised.value)
@@ -116,9 +87,11 @@ def test_what_a_gpu_cannot_have_is_refused_before_anything(
     assert not notes(state)
 
 
-def test_without_permission_nothing_is_changed_and_nothing_left(nvml: NvmlLibrary, state: Path) -> None:
-    nvml.write(*BUSY, "root no")
-    gpus, told = uuids(), Told()
+def test_without_permission_nothing_is_changed_and_nothing_left(
+    gpus: list[str], nvml: NvmlLibrary, state: Path
+) -> None:
+    nvml.add("root no")
+    told = Told()
     for asked, doing in (({"lock_clock_mhz": 900}, "locking the clock"), ({"power_limit_w": 300}, "setting the power")):
         with pytest.raises(InputError, match=f"{gpus[0]}: {doing}.* needs root"), Settings(gpus, tell=told, **asked):
             pass
@@ -130,30 +103,24 @@ def test_without_permission_nothing_is_changed_and_nothing_left(nvml: NvmlLibrar
 @pytest.mark.parametrize("refused", ["nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetGpuLockedClocks"])
 @pytest.mark.parametrize("status", [3, 4, 999])
 def test_one_gpu_that_refuses_leaves_all_as_they_were(
-    nvml: NvmlLibrary, state: Path, refused: str, status: int
+    gpus: list[str], nvml: NvmlLibrary, state: Path, refused: str, status: int
 ) -> None:
-    nvml.write(*BUSY, f"gpu 1 deny {status} {refused}")
-    gpus = uuids()
+    nvml.add(f"gpu 1 deny {status} {refused}")
     with pytest.raises((InputError, DeviceError), match=gpus[1]), Settings(gpus, lock_clock_mhz=900, power_limit_w=300):
         pass
-    assert [limit_w(gpu) for gpu in gpus] == [700] * 3
-    assert all(clock_mhz(gpu) > 900 for gpu in gpus)
-    assert not notes(state)
+    assert_as_before(gpus, state)
 
 
-def test_a_driver_that_takes_and_does_not_do_is_found_out(nvml: NvmlLibrary, state: Path) -> None:
-    nvml.write(*BUSY, "gpu 1 deaf")
-    gpus = uuids()
+def test_a_driver_that_takes_and_does_not_do_is_found_out(gpus: list[str], nvml: NvmlLibrary, state: Path) -> None:
+    nvml.add("gpu 1 deaf")
     said = f"{gpus[1]}: the driver took a power limit of 300 W and shows 700 W"
     with pytest.raises(DeviceError, match=said), Settings(gpus, power_limit_w=300):
         pass
-    assert [limit_w(gpu) for gpu in gpus] == [700] * 3
-    assert not notes(state)
+    assert_as_before(gpus, state)
 
 
-def test_a_gpu_that_falls_off_is_restored_when_it_is_back(nvml: NvmlLibrary, state: Path) -> None:
-    nvml.write(*BUSY)
-    gpus, told = uuids(), Told()
+def test_a_gpu_that_falls_off_is_restored_when_it_is_back(gpus: list[str], nvml: NvmlLibrary, state: Path) -> None:
+    told = Told()
     with Settings(gpus, lock_clock_mhz=900, power_limit_w=300, tell=told):
         nvml.add("gpu 1 lost")
     assert [limit_w(gpus[0]), limit_w(gpus[2])] == [700, 700]
@@ -170,9 +137,8 @@ def test_a_gpu_that_falls_off_is_restored_when_it_is_back(nvml: NvmlLibrary, sta
     assert restore_left_over() == []
 
 
-def test_a_limit_that_somebody_else_set_meanwhile_stays(nvml: NvmlLibrary, state: Path) -> None:
-    nvml.write(*BUSY)
-    gpus, told = uuids(), Told()
+def test_a_limit_that_somebody_else_set_meanwhile_stays(gpus: list[str], nvml: NvmlLibrary, state: Path) -> None:
+    told = Told()
     with Settings(gpus[:1], power_limit_w=300, tell=told):
         nvml.add("gpu 0 limit 450000")
     assert limit_w(gpus[0]) == 450
@@ -181,20 +147,20 @@ def test_a_limit_that_somebody_else_set_meanwhile_stays(nvml: NvmlLibrary, state
 
 
 def test_a_folder_that_cannot_be_written_is_said_before_anything(
-    nvml: NvmlLibrary, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gpus: list[str], nvml: NvmlLibrary, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nvml.write(*BUSY)
     state.write_text("no folder")
     with (
         pytest.raises(InputError, match="no setting was changed: set WHORL_STATE"),
-        Settings(uuids(), power_limit_w=300),
+        Settings(gpus, power_limit_w=300),
     ):
         pass
     assert not nvml.setters()
 
 
+@pytest.mark.usefixtures("gpus")
 def test_an_instance_has_no_settings_of_its_own(nvml: NvmlLibrary, state: Path) -> None:
-    nvml.write(*BUSY, "gpu 0 mig 3g.40gb")
+    nvml.add("gpu 0 mig 3g.40gb")
     instance = "MIG-77686f72-6c00-5000-0000-000000000000"
     with pytest.raises(InputError, match="is a MIG instance"), Settings([instance], power_limit_w=300):
         pass
@@ -203,9 +169,7 @@ def test_an_instance_has_no_settings_of_its_own(nvml: NvmlLibrary, state: Path) 
     assert not nvml.setters()
 
 
-def test_two_processes_do_not_take_each_others_gpus(nvml: NvmlLibrary, state: Path) -> None:
-    nvml.write(*BUSY)
-    gpus = uuids()
+def test_two_processes_do_not_take_each_others_gpus(gpus: list[str], nvml: NvmlLibrary, state: Path) -> None:
     with process_with_settings(nvml, state, gpus[:1]) as other:
         assert limit_w(gpus[0]) == 500
         with (
@@ -228,22 +192,17 @@ def test_two_processes_do_not_take_each_others_gpus(nvml: NvmlLibrary, state: Pa
     ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, -signal.SIGINT)]
 )
 def test_signals_end_it_and_what_there_was_comes_back(
-    nvml: NvmlLibrary, state: Path, number: signal.Signals, status: int
+    gpus: list[str], nvml: NvmlLibrary, state: Path, number: signal.Signals, status: int
 ) -> None:
-    nvml.write(*BUSY)
-    gpus = uuids()
     with process_with_settings(nvml, state, gpus) as process:
         assert clock_mhz(gpus[2]) == 1200
         process.send_signal(number)
         assert process.wait(PATIENCE_S) == status
-    assert [limit_w(gpu) for gpu in gpus] == [700] * 3
-    assert clock_mhz(gpus[2]) > 1200
-    assert not notes(state)
+    assert_as_before(gpus, state)
 
 
-def test_more_signals_do_not_disturb_the_restoring(nvml: NvmlLibrary, state: Path) -> None:
-    nvml.write(*BUSY, "latency 200000 nvmlDeviceResetGpuLockedClocks")
-    gpus = uuids()
+def test_more_signals_do_not_disturb_the_restoring(gpus: list[str], nvml: NvmlLibrary, state: Path) -> None:
+    nvml.add("latency 200000 nvmlDeviceResetGpuLockedClocks")
     with process_with_settings(nvml, state, gpus) as process:
         process.send_signal(signal.SIGTERM)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -251,40 +210,12 @@ def test_more_signals_do_not_disturb_the_restoring(nvml: NvmlLibrary, state: Pat
             process.send_signal(number)
         process.wait(PATIENCE_S)
         assert process.returncode != 0
-    assert [limit_w(gpu) for gpu in gpus] == [700] * 3
-    assert all(clock_mhz(gpu) > 1200 for gpu in gpus)
-    assert not notes(state)
+    assert_as_before(gpus, state)
 
 
-def test_signals_that_come_together_restore_all_the_same(nvml: NvmlLibrary, state: Path) -> None:
-    nvml.write(*BUSY)
-    gpus = uuids()
-    # Blocked and let go at once, Python finds both pending: the second would be raised where the first is handled.
-    body = (
-        "import os, signal; both = {signal.SIGINT, signal.SIGTERM}; signal.pthread_sigmask(signal.SIG_BLOCK, both); "
-        "[os.kill(os.getpid(), n) for n in both]; signal.pthread_sigmask(signal.SIG_UNBLOCK, both); time.sleep(60)"
-    )
-    with process_with_settings(nvml, state, gpus, body=body) as process:
-        process.wait(PATIENCE_S)
-        assert process.returncode != 0
-    assert [limit_w(gpu) for gpu in gpus] == [700] * 3
-    assert not notes(state)
-
-
-def test_a_signal_while_restoring_acts_afterwards(nvml: NvmlLibrary, state: Path) -> None:
-    nvml.write(*BUSY, "latency 500000 nvmlDeviceResetGpuLockedClocks")
-    gpus = uuids()
-    with process_with_settings(nvml, state, gpus, watt=None, body="pass") as process:  # it restores at once, for 1.5 s
-        time.sleep(0.2)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 143
-    assert all(clock_mhz(gpu) > 1200 for gpu in gpus)
-    assert not notes(state)
-
-
-def test_a_killed_process_is_undone_by_the_next(nvml: NvmlLibrary, state: Path) -> None:
-    nvml.write(*BUSY, "gpu 0 limit 650000")
-    gpus, told = uuids(), Told()
+def test_a_killed_process_is_undone_by_the_next(gpus: list[str], nvml: NvmlLibrary, state: Path) -> None:
+    nvml.add("gpu 0 limit 650000")
+    told = Told()
     with process_with_settings(nvml, state, gpus) as process:
         assert restore_left_over() == [], "it lives"
         os.kill(process.pid, signal.SIGKILL)
@@ -303,9 +234,8 @@ SET_LIMIT = "nvmlDeviceSetPowerManagementLimit"
 
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize("function", [SET_LIMIT, "nvmlDeviceSetGpuLockedClocks"])
-def test_killed_in_the_middle_of_changing(nvml: NvmlLibrary, state: Path, function: str) -> None:
-    nvml.write(*BUSY, f"gpu 1 hang {function}")
-    gpus = uuids()
+def test_killed_in_the_middle_of_changing(gpus: list[str], nvml: NvmlLibrary, state: Path, function: str) -> None:
+    nvml.add(f"gpu 1 hang {function}")
     program = (
         f"from whorl.probes.settings import Settings\n"
         f"with Settings({gpus!r}, lock_clock_mhz=900, power_limit_w=300):\n    pass"
@@ -322,6 +252,4 @@ def test_killed_in_the_middle_of_changing(nvml: NvmlLibrary, state: Path, functi
     told = restore_left_over()
     assert sum("the power limit is 700 W again" in sentence for sentence in told) == 1 + (function != SET_LIMIT)
     assert not any("somebody else" in sentence for sentence in told), "a limit not yet changed is nobody's"
-    assert [limit_w(gpu) for gpu in gpus] == [700] * 3
-    assert all(clock_mhz(gpu) > 900 for gpu in gpus)
-    assert not notes(state)
+    assert_as_before(gpus, state)

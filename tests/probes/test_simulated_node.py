@@ -15,7 +15,6 @@ from whorl.errors import DeviceError, InputError
 from whorl.probes import simulated_node
 from whorl.probes.simulated_node import choose_node, read_fleet
 from whorl.store import Store
-from whorl.store.schema import arrow_rows
 
 TINY = """
 cluster = "tiny"
@@ -107,17 +106,6 @@ def test_campaigns_on_one_node_share_no_instant(store: Store, fleet: Path) -> No
     telemetry = rows(store, "select gpu, epoch_ns(ts) from telemetry")
     assert len(telemetry) == len(set(telemetry))
     assert rows(store, "select distinct count(*) from gpus group by gpu") == [(1,)]
-    assert rows(store, "select distinct count(*) from truth group by gpu") == [(1,)]
-
-
-@pytest.mark.long
-def test_the_truth_is_told_once_also_of_compacted_stores(store: Store, fleet: Path) -> None:
-    for campaign in "ab":
-        job(store, fleet, "n01", PROBES[0], campaign=campaign)
-        for number in range(20):
-            rows_of_others = arrow_rows("truth", {"cluster": ["other"], "gpu": [f"{campaign}{number}"], "kind": ["ok"]})
-            store.append({"truth": rows_of_others}, f"{campaign}-{number}")
-        store.compact(offline=True)
     assert rows(store, "select distinct count(*) from truth group by gpu") == [(1,)]
 
 

@@ -93,11 +93,6 @@ def test_of_a_gpu_that_fails_the_figures_until_then_are_stored_with_its_error(tm
     assert sorted(kinds) == ["probe_failed", "probe_not_run"]
 
 
-def test_one_that_fails_at_once_has_no_figures() -> None:
-    with pytest.raises(DeviceError):
-        soaked(HandDevice(breaks_at=3, verdicts=[RIGHT]))
-
-
 def test_a_soak_takes_as_long_as_is_asked_and_its_conditions_say_so() -> None:
     assert Plan((SOAK,), Asked(QUICK, time_limit_s=1200.0), "p").expected_s() >= 1200
     assert Plan((SOAK,), Asked(QUICK), "p").expected_s() >= QUICK.soak_s

@@ -8,10 +8,6 @@ import numpy as np
 import pytest
 
 from whorl.probes.watch import FAST_S, Recent, power_between_renewals
-from whorl.simulation.fleet import Fleet
-from whorl.simulation.load import find_load
-from whorl.simulation.models import V100
-from whorl.simulation.stepping import Simulation
 from whorl.store.journal_file import Ticks
 
 SECOND = 1_000_000_000
@@ -108,27 +104,6 @@ def test_temperature_slope() -> None:
     recent = fed(*({"temperature_c": 30 + 2 * second} for second in range(5)))
     assert recent.window("a", 0, 9 * SECOND).temperature_slope_k_s == pytest.approx(2.0)
     assert recent.window("a", 0, 2 * SECOND).temperature_slope_k_s is None
-
-
-def test_readings_of_a_simulated_fleet_and_a_lost_gpu() -> None:
-    fleet = Fleet.draw(V100, 4, 1, faults=1, kinds=["lost"])
-    simulation = Simulation(fleet, find_load("constant"), began_ns=0, span_s=100.0)
-    recent = Recent([str(gpu) for gpu in range(4)], seconds=100, interval_s=1)
-    for second in range(1, 71):
-        simulation.advance(second * SECOND)
-        recent.feed_readings(simulation.readings())
-    (lost,) = fleet.planted
-    began_s = simulation.onsets_s[0][lost]
-    assert recent.window(str(lost), 0, 70 * SECOND).readings < 69
-    well = str((lost + 1) % 4)
-    window = recent.window(well, 40 * SECOND, 70 * SECOND)
-    assert window.readings == 31
-    assert window.power_w is not None
-    assert window.counter_w == pytest.approx(window.power_w, rel=0.05)
-    assert window.clock_events is not None
-    assert window.clock_events["power_cap"] > 20
-    seen = recent.window(str(lost), 0, round(began_s * SECOND) - SECOND)
-    assert seen.readings == np.floor(began_s) - 1 or seen.readings == np.floor(began_s)
 
 
 def test_hurrying_changes_the_pace_once() -> None:

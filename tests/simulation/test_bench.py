@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from whorl.errors import DeviceError, InputError
-from whorl.simulation.bench import CONTEXT_BYTES, Bench, Done
+from whorl.simulation.bench import Bench, Done
 from whorl.simulation.control import STEP_NS, STEP_S
 from whorl.simulation.draws import Floats
 from whorl.simulation.fleet import Fleet
-from whorl.simulation.load import IDLE, PAGERANK, SGEMM, STREAM, Workload
+from whorl.simulation.load import SGEMM, STREAM, Workload
 from whorl.simulation.models import A100, H100, V100, GpuModel
 from whorl.simulation.physics import voltage
 from whorl.simulation.spread import Spread
@@ -84,50 +84,6 @@ def test_work_takes_what_the_speed_says() -> None:
     assert coarse.began_ns - fine.ended_ns < STEP_NS
 
 
-def test_a_repeat_shorter_than_a_step_is_timed_within_it() -> None:
-    one = bench(gpus=1, lock_mhz=1530)
-
-    async def task() -> Done:
-        ready = one.prepare(0, QUIET, 0.0001)
-        return await one.work(ready, 1000)
-
-    times = only(one, task()).times_s
-    # At the lowest clock, one step higher every 20 ms: times fall within steps of about 20 repeats each.
-    assert times[0] == pytest.approx(0.0001 * (0.953 * 1530 / 135 + 0.047), rel=0.003)
-    assert times[-1] < 0.9 * times[0]
-    assert np.all(times > 0)
-
-
-def test_work_that_outlasts_the_notes_is_timed_as_that_which_does_not() -> None:
-    """Jobs of one to twenty seconds side by side and one after another, so that notes are dropped and room is made."""
-    one = bench(gpus=6, spread=ALIKE, lock_mhz=1005)
-    expected = UNIT_S * (0.953 * 1530 / 1005 + 0.047)
-
-    async def task(gpu: int) -> None:
-        await measure(one, gpu, QUIET, warm_s=4)
-        ready = one.prepare(gpu, QUIET, UNIT_S)
-        for repeats in (1500, 70, 700, 300)[gpu % 4 :]:
-            done = await one.work(ready, repeats)
-            assert done.times_s == pytest.approx(expected, rel=0.003)
-            assert done.times_s.mean() == pytest.approx(expected, rel=3e-4)
-            assert (done.ended_ns - done.began_ns) / 1e9 == pytest.approx(done.times_s.sum(), rel=1e-9)
-
-    finished(one.run([task(gpu) for gpu in range(6)]))
-
-
-def test_pauses_take_whole_steps_and_none_takes_none() -> None:
-    one = bench()
-
-    async def task() -> list[int]:
-        seen = [one.now_ns]
-        for seconds in (0.0, -1.0, 0.02, 0.03, 0.1, 0.1 + 0.2):
-            await one.pause(seconds)
-            seen.append(one.now_ns)
-        return seen
-
-    assert np.diff(only(one, task())).tolist() == [0, 0, STEP_NS, 2 * STEP_NS, 5 * STEP_NS, 15 * STEP_NS]
-
-
 def test_the_same_results_in_any_order_of_the_coroutines() -> None:
     def results(order: list[int]) -> tuple[list[Floats], list[int]]:
         one = bench(V100, 12, 5, "brake", "lost", "hot", span_s=20.0)
@@ -152,21 +108,6 @@ def test_the_same_results_in_any_order_of_the_coroutines() -> None:
         assert all(np.array_equal(a, b) for a, b in zip(times, expected[0], strict=True))
 
 
-def test_runs_of_one_gpu_differ_and_those_of_another_campaign_too() -> None:
-    def median(began_ns: int) -> list[float]:
-        one = Bench(Fleet.draw(V100, 1, 1, faults=0), began_ns=began_ns, lock_mhz=1005)
-
-        async def task() -> list[float]:
-            return [float(np.median((await measure(one, 0, SGEMM, warm_s=4)).times_s)) for _ in range(6)]
-
-        return only(one, task())  # type: ignore[no-any-return]
-
-    first, again, other = median(BEGAN), median(BEGAN), median(BEGAN + 86_400 * S)
-    assert first == again
-    assert 0.0004 < np.std(first) / np.mean(first) < 0.004  # the workload's run-to-run noise is 0.15 %
-    assert len({*first, *other}) == 12
-
-
 # -- the fleet against the reference ----------------------------------------------------------------------------------
 
 
@@ -187,30 +128,6 @@ def test_the_spread_of_a_fleet_is_that_of_the_public_cluster() -> None:
     assert 7.5 <= 400 * (q3 - q1) / median <= 10.5
     assert spearman(times, clock) <= -0.95
     assert median == pytest.approx(UNIT_S * 1.12, rel=0.02)
-
-
-def test_faults_show_in_the_times() -> None:
-    kinds = ("brake", "pinned", "slow_memory")
-    one = bench(V100, 32, 3, *kinds)
-    at = {kind: gpu for gpu, kind in one.fleet.planted.items()}
-
-    def times(workload: Workload) -> Floats:
-        return np.array(
-            [
-                np.median(run.times_s)
-                for run in finished(one.run([measure(one, gpu, workload, warm_s=30) for gpu in range(32)]))
-            ]
-        )
-
-    gemm, stream, rank = times(SGEMM), times(STREAM), times(PAGERANK)
-    gemm, stream, rank = (values / np.median(values) for values in (gemm, stream, rank))
-    assert 1.1 < gemm[at["brake"]] < 1.35
-    assert 1.2 < gemm[at["pinned"]] < 1.45
-    assert 0.95 < stream[at["pinned"]] < 1.05
-    assert 1.5 < stream[at["slow_memory"]] < 1.7
-    assert 1.55 < rank[at["slow_memory"]] < 1.75
-    healthy = [gpu for gpu in range(32) if gpu not in one.fleet.planted]
-    assert np.all(np.abs(stream[healthy] - 1) < 0.02)
 
 
 def test_what_the_host_or_its_bus_bounds_follows_neither_clock_nor_memory() -> None:
@@ -265,42 +182,6 @@ def test_the_clock_of_a_held_gpu_is_up_without_work() -> None:
     # Nobody holds the other one: it is at the lowest clock but for its work.
     assert np.all(clock[:began, 1] == 135)
     assert clock[-1, 1] == clock[-1, 0] == 135
-
-
-def test_a_clock_that_stayed_up_serves_the_next_work() -> None:
-    one = bench(gpus=1)
-
-    async def task() -> list[float]:
-        one.hold(0)
-        ready = one.prepare(0, QUIET, UNIT_S)
-        await one.work(ready, 600)
-        found = []
-        for pause in (0.0, 0.5, 30.0):
-            await one.pause(pause)
-            found.append(float((await one.work(ready, 5)).times_s.mean()))
-            await one.work(ready, 600)
-        one.release(0)
-        await one.pause(0.04)
-        found.append(float((await one.work(ready, 5)).times_s.mean()))
-        return found
-
-    *warm, left = only(one, task())
-    assert max(warm) < 1.15 * min(warm)
-    assert left > 5 * max(warm)
-
-
-def test_no_power_violation_is_counted_without_work() -> None:
-    one = bench(gpus=4)
-    for gpu in range(4):
-        one.hold(gpu)
-    finished(one.run([one.work(one.prepare(gpu, SGEMM, UNIT_S), 300) for gpu in range(4)]))
-    before = one.readings().values["power_violation_ns"].tolist()
-    assert min(before) > 0
-    only(one, one.pause(10))
-    values = one.readings().values
-    assert values["sm_clock_mhz"].tolist() == [1530] * 4
-    assert values["power_violation_ns"].tolist() == before
-    assert values["utilization"].tolist() == [0] * 4
 
 
 def square(one: Bench, gpu: int, period_s: float, work_s: float, after_s: float = 0.0) -> tuple[Floats, Floats, Floats]:
@@ -363,35 +244,7 @@ def test_a_sensor_of_a_quarter_of_the_time_does_not_show_a_square_wave_of_its_pe
     assert means[0][1] == pytest.approx(means[1][1], rel=0.05)
 
 
-def test_a_cap_holds_and_one_that_no_board_takes_is_refused() -> None:
-    one = bench(V100, 4, cap_w=200)
-    finished(one.run([measure(one, gpu, SGEMM, warm_s=20) for gpu in range(4)]))
-    readings = []
-    finished(
-        one.run(
-            [measure(one, gpu, SGEMM, warm_s=6) for gpu in range(4)],
-            on_tick=lambda r, h: readings.append(r.values["power_mw"].copy()),
-        )
-    )
-    assert np.median(readings[-20:]) == pytest.approx(198_500, rel=0.01)
-    assert np.all(one.readings().values["power_limit_mw"] == 200_000)
-    with pytest.raises(InputError, match="power cap"):
-        bench(cap_w=20)
-
-
 # -- memory -----------------------------------------------------------------------------------------------------------
-
-
-def test_memory_is_counted_and_ends() -> None:
-    one = bench(gpus=2)
-    one.hold(0)
-    one.take(0, 10 << 30)
-    used = one.readings().values["memory_used"]
-    assert used.tolist() == [(10 << 30) + CONTEXT_BYTES + (IDLE.memory_mib << 20), IDLE.memory_mib << 20]
-    with pytest.raises(DeviceError, match="memory left"):
-        one.take(0, 6 << 30)
-    one.give_back(0, 10 << 30)
-    one.take(0, 15 << 30)
 
 
 # -- what goes wrong --------------------------------------------------------------------------------------------------
@@ -438,21 +291,6 @@ def test_a_gpu_that_is_lost_in_its_work_fails_alone() -> None:
     assert np.median(again[-500:]) == pytest.approx(np.median(results[0][-500:]), rel=0.1)  # type: ignore[index]
 
 
-def test_what_was_prepared_before_a_loss_is_gone_with_it() -> None:
-    one, returning, _ = lost_bench()
-
-    async def task() -> None:
-        ready = one.prepare(returning, SGEMM, UNIT_S)
-        await one.work(ready, 10)
-        await one.pause(35)
-        await one.work(ready, 10)
-
-    (result,) = one.run([task()])
-    assert isinstance(result, DeviceError)
-    assert not result.gone
-    assert "load it again" in str(result)
-
-
 def test_work_that_does_not_end_in_time_fails_and_the_gpu_works_on() -> None:
     one = bench(gpus=2)
 
@@ -485,13 +323,6 @@ def test_an_error_of_one_coroutine_does_not_stop_the_others() -> None:
     results = one.run([fails(), measure(one, 0, SGEMM, warm_s=1), foreign(), fails()])
     assert [type(result) for result in results] == [InputError, Done, RuntimeError, InputError]
     assert "not the bench's" in str(results[2])
-
-
-def test_two_coroutines_cannot_work_on_one_gpu() -> None:
-    one = bench()
-    results = one.run([measure(one, 0, SGEMM, warm_s=1), measure(one, 0, SGEMM, warm_s=1)])
-    assert isinstance(results[0], Done)
-    assert isinstance(results[1], RuntimeError)
 
 
 @pytest.mark.parametrize("where", ["task", "tick"])
@@ -533,18 +364,6 @@ def test_an_interrupt_closes_every_coroutine_and_passes_through(where: str) -> N
     # The bench is as it was, and its GPUs have nothing to do.
     assert one.readings().values["utilization"].tolist() == [0, 0, 0, 0]
     assert isinstance(only(one, measure(one, 0, SGEMM, warm_s=1)), Done)
-
-
-def test_a_failing_tick_closes_the_coroutines_too() -> None:
-    one = bench()
-
-    def tick(readings: Readings, happened: list[Happening]) -> None:
-        raise OSError("no space left")
-
-    task = measure(one, 0, SGEMM, warm_s=1)
-    with pytest.raises(OSError, match="no space"):
-        one.run([task], on_tick=tick)
-    assert getcoroutinestate(task) == CORO_CLOSED
 
 
 # -- ticks ------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +12,11 @@ from whorl.cli import cli
 from whorl.errors import InputError
 from whorl.simulation.bench import Bench
 from whorl.simulation.draws import Floats
-from whorl.simulation.faults import FAULTS, KINDS, THROTTLED_TIME, label
+from whorl.simulation.faults import FAULTS, KINDS, label
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.load import PAGERANK, SGEMM, STREAM, Workload, find_load
 from whorl.simulation.models import A100, H100, V100, GpuModel
-from whorl.simulation.stepping import REASON_BRAKE, REASON_HARDWARE, REASON_SLOWDOWN, Simulation
+from whorl.simulation.stepping import Simulation
 from whorl.store import Store
 
 PEER = Workload("peer", activity=0.05, compute_share=0.0, bandwidth_share=0.01, noise=0.0011, peer_share=1.0)
@@ -54,11 +53,6 @@ def test_slow_memory_costs_its_size_where_the_memory_bounds(size: float) -> None
 def test_a_drift_costs_its_size_in_the_first_week(size: float) -> None:
     assert (cost(f"drift={100 * size:g}%", SGEMM) == 0).all()
     assert np.median(cost(f"drift={100 * size:g}%", SGEMM, days=7.0)) == pytest.approx(size, rel=0.15)
-
-
-def test_a_slow_nvlink_slows_only_what_goes_over_it() -> None:
-    assert cost("slow_nvlink=20%", PEER) == pytest.approx(1 / 0.8 - 1)
-    assert (cost("slow_nvlink=20%", SGEMM) == 0).all()
 
 
 def test_a_larger_size_costs_no_less() -> None:
@@ -152,32 +146,6 @@ def test_a_bench_throttles_whole_runs_and_its_driver_says_so() -> None:
     assert slow == {(True, True), (False, False)}, "the counter moves in the slow runs alone"
     assert all(time < 1.01 * usual and heat == 0 for gpu, time, heat, _ in rows if gpu != sick)
     assert all(brake == 0 for _, _, _, brake in rows)
-
-
-def test_turns_of_a_load_are_throttled_too() -> None:
-    fleet = Fleet.draw(V100, 4, 3, faults=1, kinds=["throttling=60%"])
-    (sick,) = fleet.planted
-    load = replace(find_load("square"), begins_s=0.0)
-    one = Simulation(fleet, load, began_ns=0)
-    counts, seen = [], set()
-    for turn in range(12):
-        one.advance((20 * turn + 5) * 1_000_000_000)
-        seen |= {int(reasons) & (REASON_SLOWDOWN | REASON_BRAKE | REASON_HARDWARE) for reasons in _reasons(one, sick)}
-        one.advance((20 * turn + 15) * 1_000_000_000)
-        counts.append(one.readings().values["hardware_thermal_ns"] / 1e9)
-    of_turns = np.diff(np.array(counts)[:, sick], prepend=0.0)
-    assert seen == {0, REASON_SLOWDOWN | REASON_HARDWARE}
-    assert 3 <= np.sum(of_turns > 0) <= 11
-    assert of_turns[of_turns > 0] == pytest.approx(10 * THROTTLED_TIME, rel=0.01)
-    assert (np.delete(np.array(counts), sick, axis=1) == 0).all()
-
-
-def _reasons(one: Simulation, gpu: int) -> list[int]:
-    found = []
-    for _ in range(10):
-        one.advance(one.now_ns + 20_000_000)
-        found.append(int(one.readings().values["clock_event_reasons"][gpu]))
-    return found
 
 
 # -- retired pages ----------------------------------------------------------------------------------------------------

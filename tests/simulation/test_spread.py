@@ -62,15 +62,6 @@ def test_healthy_gpus_differ_in_every_probe(workload: Workload, population: str,
     assert low < icc(days_of(fleet, workload)) < high
 
 
-def test_two_days_of_a_gpu_agree_as_the_spread_says() -> None:
-    spread = Spread(memory=0.004)
-    [first, second, *_] = days_of(Fleet.draw(V100, 2000, 3, spread, faults=0), STREAM)
-    noise = STREAM.noise**2 * (1 + spread.day**2)
-    level = (0.96 * spread.memory) ** 2  # the share of the time that is the memory's
-    assert np.corrcoef(first, second)[0, 1] == pytest.approx(level / (level + noise), abs=0.03)
-    assert np.std(first - second) == pytest.approx(np.sqrt(2 * noise), rel=0.06)
-
-
 def test_a_day_is_the_same_for_every_run_of_it_and_moves_nothing_of_the_silicon() -> None:
     fleet = Fleet.draw(V100, 64, 3, faults=0)
     today, tomorrow = fleet.on_day(7), fleet.on_day(8)
