@@ -157,8 +157,7 @@ def test_ctrl_c_while_duckdb_works_says_that_it_was_interrupted(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("verb", "module"),
-    sample([(("sql", "select 1"), "duckdb"), (("advise",), "polars")], short=1),
+    ("verb", "module"), sample([(("sql", "select 1"), "duckdb"), (("advise",), "polars")], short=1)
 )
 def test_a_missing_dependency_is_a_sentence(verb: tuple[str, ...], module: str, tmp_path: Path) -> None:
     new_store(tmp_path / "S")

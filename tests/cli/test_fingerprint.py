@@ -5,23 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
 
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
-from whorl.analysis.verdicts.fingerprint import fingerprint, fingerprints
+from whorl.analysis.verdicts.fingerprint import fingerprint
 from whorl.analysis.verdicts.judgements import record
 from whorl.analysis.verdicts.model import Model
+from whorl.analysis.verdicts.plan import Planned, planned
 from whorl.analysis.verdicts.verdict import Action
-from whorl.dashboards import terminal
-from whorl.dashboards.documents import variability
 from whorl.dashboards.documents.followup import reason
 from whorl.store import Store
 from whorl.store.schema import FINGERPRINTS, arrow_rows, arrow_schema
-from whorl.tests.cli.test_verdicts import AT, document, whorl
+from whorl.tests.cli.calling import document, refusal, whorl
+from whorl.tests.cli.test_verdicts import AT
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, WORKLOADS, judged_store, uuid
 from whorl.tests.probed_fleet import stored
@@ -37,16 +36,17 @@ def moves(gpu: int, day: float) -> float:
 
 
 @pytest.fixture(scope="module")
-def fleet(built_once: BuiltOnce) -> str:
+def fleet(built_once: BuiltOnce) -> Path:
     """32 GPUs on four days; one is slow from the start, and one moves against the others."""
-    days = (0, 2, 12, 14)
-    built = built_once(
-        "diff-fleet", lambda folder: judged_store(folder / "S", 32, days, slow={SLOW: 0.12}, time=moves, noise=0.001)
-    )
-    return str(built / "S")
+
+    def build(folder: Path) -> None:
+        judged_store(folder / "S", 32, (0, 2, 12, 14), slow={SLOW: 0.12}, time=moves, noise=0.001)
+
+    return built_once("diff-fleet", build) / "S"
 
 
-# -- fingerprints -----------------------------------------------------------------------------------------------
+def diff(store: object, *options: str, before: str = "2026-09-05", after: str = "2026-09-10") -> list[object]:
+    return ["verdicts diff --store", store, "--before", before, "--after", after, *options]
 
 
 def test_run_ids_with_quotation_marks_are_evidence_as_they_are(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_run_ids_with_quotation_marks_are_evidence_as_they_are(tmp_path: Path) -
 def test_fingerprints_stand_beside_each_other_and_survive_a_move(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 9, (0, 2))
     for _ in range(2):
-        document("verdicts", "fingerprint", "--store", str(store.root))
+        document("verdicts fingerprint --store", store.root)
     made = "select count(distinct made_at) as n, count(*) as rows from fingerprints"
     [first] = store.sql(made).to_pylist()
     assert first["n"] == 1
@@ -69,23 +69,21 @@ def test_fingerprints_stand_beside_each_other_and_survive_a_move(tmp_path: Path)
     store.append({"gpus": arrow_rows("gpus", moved | {"first_seen": [BEGAN_NS + 9 * DAY_NS]})}, "moved")
     ahead = store.sql("select * replace (made_at + interval 20 years as made_at) from fingerprints")
     store.append({"fingerprints": ahead.cast(arrow_schema("fingerprints").remove_metadata())}, "ahead")
-    document("verdicts", "fingerprint", "--store", str(store.root))
+    document("verdicts fingerprint --store", store.root)
     [second] = store.sql(made).to_pylist()
     assert (second["n"], second["rows"]) == (3, 3 * first["rows"])
-    now = "select name, n from fingerprints_now join gpus_now using (cluster, gpu) where figure = 'time' "
-    now += "and workload = 'gemm-fp32'"
-    assert {(row["name"], row["n"]) for row in store.sql(now).to_pylist()} >= {("n09/0", 3), ("n01/0", 3)}
+    newest = "select name, n from fingerprints_now join gpus_now using (cluster, gpu) where figure = 'time' "
+    newest += "and workload = 'gemm-fp32'"
+    assert {(row["name"], row["n"]) for row in store.sql(newest).to_pylist()} >= {("n09/0", 3), ("n01/0", 3)}
 
 
 def test_the_work_per_joule_allows_for_other_weeks_as_the_time_in_it_does(tmp_path: Path) -> None:
-    rows = fingerprint(Model(probed(judged_store(tmp_path / "S", 9, (0, 2)), every=True))).filter(
-        pl.col("workload") != ""
-    )
-    wide = rows.with_columns((pl.col("high") / pl.col("low")).log().alias("wide"))
-    of = {name: wide.filter(pl.col("figure") == name) for name in ("time", "work_per_joule")}
-    both = of["time"].join(of["work_per_joule"], on=["gpu", "workload"], suffix="_of_work")
-    assert both.height >= 9
-    assert (both["wide_of_work"] >= 0.9 * both["wide"]).all()
+    rows = fingerprint(Model(probed(judged_store(tmp_path / "S", 9, (0, 2)), every=True)))
+    wide = rows.filter(pl.col("workload") != "").with_columns((pl.col("high") / pl.col("low")).log().alias("wide"))
+    times, works = (wide.filter(pl.col("figure") == name) for name in ("time", "work_per_joule"))
+    joined = times.join(works, on=["gpu", "workload"], suffix="_of_work")
+    assert joined.height >= 9
+    assert (joined["wide_of_work"] >= 0.9 * joined["wide"]).all()
 
 
 def test_a_campaign_of_probes_has_every_class_and_the_gpus_own_figures(tmp_path: Path) -> None:
@@ -101,72 +99,58 @@ def test_a_campaign_of_probes_has_every_class_and_the_gpus_own_figures(tmp_path:
 
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize(
-    ("gpus", "says"),
+    ("gpus", "sentence"),
     [
         (5, "none can be named: `whorl verdicts` needs 8"),
         (2, "which of the two is odd cannot be said"),
-        (8, None),
+        (8, ""),
     ],
 )
-def test_few_gpus_are_shown_with_what_cannot_be_concluded(gpus: int, says: str | None, tmp_path: Path) -> None:
-    store = str(judged_store(tmp_path / "S", gpus, (0,)).root)
-    found = fingerprints(store)
-    for given in (found, replace(found, gpu=uuid(0))):
-        said = terminal.text(variability.fingerprints(given, store))
-        assert says is None or says in said
-        assert says is not None or ("cannot be said" not in said and "none can be named" not in said)
+def test_few_gpus_are_shown_with_what_cannot_be_concluded(gpus: int, sentence: str, tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", gpus, (0,)).root
+    for options in ([], ["--gpu", uuid(0)]):
+        text = " ".join(whorl("verdicts fingerprint --store", store, *options).output.split())
+        assert sentence in text
+        assert sentence or ("cannot be said" not in text and "none can be named" not in text)
 
 
-# -- what changed -----------------------------------------------------------------------------------------------
-
-
-def test_the_step_of_the_fleet_comes_first_then_who_moved_against_it(fleet: str) -> None:
-    found = document("verdicts", "diff", "--store", fleet, "--before", "2026-09-05", "--after", "2026-09-10")
-    assert found["schema"] == "whorl.diff/1"
-    for step in found["steps"]:
+def test_the_step_of_the_fleet_comes_first_then_who_moved_against_it(fleet: Path) -> None:
+    answer = document(*diff(fleet), schema="diff")
+    for step in answer["steps"]:
         assert step["low_pct"] < 2 < step["high_pct"]
         assert (step["n"], step["why"]) == (32, None)
-    assert {one["name"] for one in found["moved"]} == {"n03/1"}
-    for one in found["moved"]:
-        assert one["low_pct"] < 6 < one["high_pct"]
-        assert one["change_pct"] == pytest.approx(8.1, abs=0.7)
-    assert (found["new"], found["gone"], found["identity"]) == ([], [], {})
-    shown = whorl("verdicts", "diff", "--store", fleet, "--before", "2026-09-05", "--after", "2026-09-10")
-    assert "1 GPU moved against the fleet" in shown.output
-    assert "whorl explain n03/1" in shown.output
+    assert {move["name"] for move in answer["moved"]} == {"n03/1"}
+    for move in answer["moved"]:
+        assert move["low_pct"] < 6 < move["high_pct"]
+        assert move["change_pct"] == pytest.approx(8.1, abs=0.7)
+    assert (answer["new"], answer["gone"], answer["identity"]) == ([], [], {})
+    text = whorl(*diff(fleet)).output
+    assert "1 GPU moved against the fleet" in text
+    assert "whorl explain n03/1" in text
 
 
 def test_new_gone_and_changed_gpus_are_named(tmp_path: Path) -> None:
-    store = judged_store(tmp_path / "S", 10, (0, 12), runs=lambda gpu: 1, time=lambda gpu, day: 1.0)
-    gone = store.sql(f"select run_id from runs where gpu = '{uuid(3)}' and began > '2026-09-05'").to_pylist()
-    assert gone
-    new = judged_store(
-        tmp_path / "T", 10, (0, 12), time=lambda gpu, day: float("nan") if (gpu, day) in {(3, 12), (4, 0)} else 1.0
+    unmeasured = {(3, 12), (4, 0)}
+    store = judged_store(
+        tmp_path / "S", 10, (0, 12), time=lambda gpu, day: float("nan") if (gpu, day) in unmeasured else 1.0
     )
     identity = {"cluster": [CLUSTER], "gpu": [uuid(5)], "uuid": [uuid(5)], "driver": ["580.2"]}
-    new.append({"gpus": arrow_rows("gpus", identity | {"first_seen": [BEGAN_NS + 9 * DAY_NS]})}, "driver")
-    found = document("verdicts", "diff", "--store", str(new.root), "--before", "2026-09-05", "--after", "2026-09-10")
-    assert (found["new"], found["gone"], found["identity"]) == (["n02/0"], ["n01/3"], {"driver": 1})
+    store.append({"gpus": arrow_rows("gpus", identity | {"first_seen": [BEGAN_NS + 9 * DAY_NS]})}, "driver")
+    answer = document(*diff(store.root))
+    assert (answer["new"], answer["gone"], answer["identity"]) == (["n02/0"], ["n01/3"], {"driver": 1})
 
 
-def test_dates_that_hold_no_runs_are_refused(fleet: str) -> None:
-    for before, after, says in (
+def test_dates_that_hold_no_runs_are_refused(fleet: Path, tmp_path: Path) -> None:
+    for before, after, sentence in (
         ("2026-10-01", "2026-09-01", "must not be later"),
         ("2026-01-01", "2026-09-01", "has no runs before 2026-01-01 00:00; it has runs from 2026-09-01 to 2026-09-15"),
         ("2026-09-05", "2027-01-01", "has no runs after 2027-01-01"),
     ):
-        refused = whorl("verdicts", "diff", "--store", fleet, "--before", before, "--after", after)
-        assert refused.exit_code == 2
-        assert says in refused.output
-
-
-def test_runs_without_dates_are_said(tmp_path: Path) -> None:
+        assert sentence in refusal(*diff(fleet, before=before, after=after))
     (tmp_path / "runs.csv").write_text("board,ms\n" + "".join(f"GPU-{n:08},{100 + n}\n" for n in range(9)))
-    store, maps = str(tmp_path / "S"), ("--map", "ms=time:ms", "--map", "board=gpu", "--workload", "sgemm")
-    assert whorl("import", "--store", store, *maps, str(tmp_path / "runs.csv")).exit_code == 0
-    refused = whorl("verdicts", "diff", "--store", store, "--before", "2026-09-05", "--after", "2026-09-10")
-    assert refused.exit_code == 2
-    assert "has no runs before 2026-09-05 00:00; none of its runs has a date" in refused.output
+    undated = ("import --map ms=time:ms --map board=gpu --workload sgemm --store", tmp_path / "S")
+    assert whorl(*undated, tmp_path / "runs.csv").exit_code == 0
+    assert "has no runs before 2026-09-05 00:00; none of its runs has a date" in refusal(*diff(tmp_path / "S"))
 
 
 @pytest.mark.long(short=2)
@@ -179,23 +163,15 @@ def test_one_run_alone_names_no_gpu(tmp_path: Path, workloads: int, days: tuple[
         tmp_path / "S", 32, days, time=lambda gpu, day: 1.3 if (gpu, day) == (6, 12) else 1.0,
         workloads=tuple(WORKLOADS)[:workloads],
     )  # fmt: skip
-    found = document(
-        "verdicts", "diff", "--store", str(tmp_path / "S"), "--before", "2026-09-05", "--after", "2026-09-10"
-    )
-    assert sorted({one["name"] for one in found["moved"]}) == named
-    told = "not named, as one run alone shows that it moved: 1 GPU (n02/2); measure again to know"
-    assert (told in found["notes"]) == (not named and len(days) == 2)
+    answer = document(*diff(tmp_path / "S"))
+    assert sorted({move["name"] for move in answer["moved"]}) == named
+    note = "not named, as one run alone shows that it moved: 1 GPU (n02/2); measure again to know"
+    assert (note in answer["notes"]) == (not named and len(days) == 2)
 
 
-# -- what to measure next ---------------------------------------------------------------------------------------
-
-
-def plan(store: Store, *arguments: str, now: str = "2026-09-20") -> Any:
-    at = datetime.fromisoformat(now)
-    from whorl.analysis.verdicts.plan import planned
-
-    budget = float(arguments[0]) if arguments else 1e6
-    return planned(store, ("gemm-fp32", "stream-triad"), budget_s=budget, seconds=14.0, now=at)
+def plan(store: Store, now: str = "2026-09-20") -> Planned:
+    workloads = ("gemm-fp32", "stream-triad")
+    return planned(store, workloads, budget_s=1e6, seconds=14.0, now=datetime.fromisoformat(now))
 
 
 def suspected(gpu: int) -> Verdict:
@@ -254,33 +230,25 @@ def test_a_gpu_near_the_threshold_tells_more_than_one_that_is_clear(tmp_path: Pa
 @pytest.mark.long
 def test_the_budget_is_kept_and_the_commands_name_the_nodes(tmp_path: Path) -> None:
     judged_store(tmp_path / "S", 12, (0,), runs=lambda gpu: 0)
-    found = document("verdicts", "plan", "--store", str(tmp_path / "S"), "--budget", "1min")
-    assert found["schema"] == "whorl.plan/1"
-    each = found["gpus"][0]["seconds"]
-    assert len(found["gpus"]) == int(60 / each)
-    assert len(found["gpus"]) + found["left_out"] == 12
-    assert [one["node"] for one in found["commands"]] == ["n01"]
-    shown = whorl("verdicts", "plan", "--store", str(tmp_path / "S"), "--budget", "1min")
-    assert "On n01:" in shown.output
-    assert "whorl probe run gemm-fp32 stream-triad --suite quick" in shown.output
-    assert "--gpu n01/0 --gpu n01/1" in shown.output
-    assert (
-        "longer than the budget" in whorl("verdicts", "plan", "--store", str(tmp_path / "S"), "--budget", "1s").output
-    )
+    asked = ("verdicts plan --store", tmp_path / "S", "--budget")
+    answer = document(*asked, "1min", schema="plan")
+    assert len(answer["gpus"]) == int(60 / answer["gpus"][0]["seconds"])
+    assert len(answer["gpus"]) + answer["left_out"] == 12
+    assert [command["node"] for command in answer["commands"]] == ["n01"]
+    text = whorl(*asked, "1min").output
+    for words in ("On n01:", "whorl probe run gemm-fp32 stream-triad --suite quick", "--gpu n01/0 --gpu n01/1"):
+        assert words in text
+    assert "longer than the budget" in whorl(*asked, "1s").output
 
 
 def test_a_large_plan_lists_some_commands_and_says_how_many_more(tmp_path: Path) -> None:
     judged_store(tmp_path / "S", 44, ())
-    said = whorl("verdicts", "plan", "--store", str(tmp_path / "S"), "--budget", "10h").output
-    assert said.count("whorl probe run") == 10
-    assert "and 24 more: --json has all" in said
-    assert "and 1 command more: --json has all" in said
-
-
-# -- bad input --------------------------------------------------------------------------------------------------
+    text = whorl("verdicts plan --budget 10h --store", tmp_path / "S").output
+    assert text.count("whorl probe run") == 10
+    assert "and 24 more: --json has all" in text
+    assert "and 1 command more: --json has all" in text
 
 
 def test_one_gpu_has_nothing_to_compare_with(tmp_path: Path) -> None:
     judged_store(tmp_path / "S", 1)
-    shown = whorl("verdicts", "fingerprint", "--store", str(tmp_path / "S"))
-    assert "nothing to compare with" in shown.output
+    assert "nothing to compare with" in whorl("verdicts fingerprint --store", tmp_path / "S").output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -12,14 +11,15 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from whorl.cli import cli, output
+from whorl.cli import output
 from whorl.dashboards.documents import probes as documents
 from whorl.errors import InputError
 from whorl.kernels import cupy_device
@@ -29,6 +29,7 @@ from whorl.kernels.work import Work
 from whorl.probes import catalogue
 from whorl.simulation.models import find_model
 from whorl.store import Store
+from whorl.tests.cli.calling import document, refusal, whorl
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probed_fleet import stored
 from whorl.tests.probes.hand_device import FACTS, HandDevice
@@ -39,201 +40,131 @@ WHORL = [sys.executable, "-m", "whorl"]
 PATIENCE_S = 120
 
 
-def probe(*arguments: object, store: Path | None = None) -> Result:
-    given = ["probe", *map(str, arguments)]
-    if store is not None:
-        given += ["--store", str(store)]
-    return CliRunner().invoke(cli, given)
+def simulated(store: Path, *words: object) -> Result:
+    return whorl("probe run --backend simulated --store", store, *words)
 
 
-def simulated(store: Path, *arguments: object) -> Result:
-    return probe("run", *arguments, "--backend", "simulated", store=store)
+def quick(store: Path, line: str, *words: object, gpus: int = 1) -> Result:
+    """A short run of the simulated GPUs that ends well."""
+    answer = simulated(store, *line.split(), "--suite", "quick", "--backend", f"simulated:gpus={gpus}", *words)
+    assert answer.exit_code == 0, answer.output
+    return answer
 
 
 def rows(store: Path, columns: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = Store.open(store).sql(f"select {columns}").to_pylist()
-    return found
+    return list(Store.open(store).sql(f"select {columns}").to_pylist())
 
 
-# -- what there is --------------------------------------------------------------------------------------------
-
-
-def test_the_list_shows_every_probe() -> None:
-    text = probe("list").output
-    for one in catalogue.PROBES.values():
-        assert one.name in text
-        assert one.stresses.split(",")[0] in text
-    document = json.loads(probe("list", "--json").output)
-    assert document["schema"] == "whorl.probe.list/1"
-    assert [row["name"] for row in document["probes"]] == list(catalogue.PROBES)
-    by_name = {row["name"]: row for row in document["probes"]}
+def test_the_list_shows_every_probe_also_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_name = {row["name"]: row for row in document("probe list", schema="probe.list")["probes"]}
+    assert list(by_name) == list(catalogue.PROBES)
     assert by_name["gemm-fp32"]["suite"] == "quick"
     assert by_name["gemm-fp8"]["needs"]
     assert set(by_name["gemm-fp8"]["time_s"]) == {"full"}
-    assert all(row["says"] and row["stresses"] for row in document["probes"])
+    assert all(row["says"] and row["stresses"] for row in by_name.values())
+    for columns in (40, 80, None):
+        monkeypatch.setattr(output, "width", lambda columns=columns: columns)
+        text = whorl("probe list").output
+        for probe in catalogue.PROBES.values():
+            assert re.search(rf"(^|\s){probe.name}\s", text), f"{probe.name} is broken at {columns} columns"
+            assert columns or probe.stresses.split(",")[0] in text
 
 
 def test_the_keep_rule_is_printed_of_a_store(tmp_path: Path) -> None:
-    assert "no real data yet" in probe("list", "--keep-rule").output
+    assert "no real data yet" in whorl("probe list --keep-rule").output
     stored(tmp_path / "store", gpus=24, campaign="one")
-    text = probe("list", "--keep-rule", "--store", str(tmp_path / "store")).output
+    asked = ("probe list --keep-rule --store", tmp_path / "store")
+    text = whorl(*asked).output
     assert "no real data yet" in text
     assert "Simulated data: plumbing only" in text
-    document = json.loads(probe("list", "--keep-rule", "--store", str(tmp_path / "store"), "--json").output)
-    assert document["schema"] == "whorl.probe.keep-rule/1"
-    assert [row["workload"] for row in document["probes"]] == ["gemm-fp32", "stream-triad", "copy-h2d", "pagerank"]
-    assert {row["stays"] for row in document["probes"]} == {None}
-
-
-def test_the_list_is_readable_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    for columns in (40, 80):
-        monkeypatch.setattr(output, "width", lambda columns=columns: columns)
-        text = probe("list").output
-        for one in catalogue.PROBES.values():
-            assert re.search(rf"(^|\s){one.name}\s", text), f"{one.name} is broken at {columns} columns"
+    probes = document(*asked, schema="probe.keep-rule")["probes"]
+    assert [row["workload"] for row in probes] == ["gemm-fp32", "stream-triad", "copy-h2d", "pagerank"]
+    assert {row["stays"] for row in probes} == {None}
 
 
 def test_the_list_gives_the_size_of_the_work_for_a_model() -> None:
-    text = probe("list", "--backend", "simulated:model=V100").output
+    def listed(model: str) -> dict[str, dict[str, Any]]:
+        return {row["name"]: row for row in document(f"probe list --backend simulated:model={model}")["probes"]}
+
+    text = whorl("probe list --backend simulated:model=V100").output
     assert max(map(len, text.splitlines())) <= 120
     assert "Sizes are for one repetition on one V100" in text.splitlines()[0], "'a V100', but 'an A100' and 'an NVIDIA'"
     assert "121 GFLOP, 185 MB" in next(line for line in text.splitlines() if line.startswith("gemm-fp32"))
     assert "1.00 kop" in next(line for line in text.splitlines() if line.startswith("launch"))
-    by_name = {
-        row["name"]: row
-        for row in json.loads(probe("list", "--backend", "simulated:model=V100", "--json").output)["probes"]
-    }
+    by_name, large = listed("V100"), listed("H100")
     work = find_kernel("gemm-fp32").build(facts_of(find_model("V100")))
     assert isinstance(work, Work)
     assert (by_name["gemm-fp32"]["flop"], by_name["gemm-fp32"]["bytes"]) == (work.flop, work.bytes)
     assert by_name["idle"]["flop"] is by_name["idle"]["operations"] is None
     assert (by_name["l2-read"]["flop"], by_name["fma-int32"]["flop"]) == (0, 0), "known to be none"
     assert "compute capability 8.9" in by_name["gemm-fp8"]["unfit"]
-    large = {
-        row["name"]: row
-        for row in json.loads(probe("list", "--backend", "simulated:model=H100", "--json").output)["probes"]
-    }
     assert large["gemm-fp8"]["flop"] > 1e12
     assert large["gemm-fp8"]["unfit"] is None
-    answer = probe("list", "--backend", "simulated:model=none")
-    assert answer.exit_code == 2
-    assert "no simulated GPU model 'none'" in answer.output
-
-
-@pytest.mark.parametrize(("value", "shown"), [(999, "999 op"), (999_900_000, "1.00 Gop"), (41_943_040, "41.9 Mop")])
-def test_sizes_have_three_digits_and_a_prefix(value: int, shown: str) -> None:
-    assert documents._size(value, "op") == shown
-
-
-# -- a simulated fleet ----------------------------------------------------------------------------------------
+    assert "no simulated GPU model 'none'" in refusal("probe list --backend simulated:model=none")
 
 
 @pytest.mark.long
 def test_the_quick_suite_takes_less_than_a_minute_per_gpu_and_measures_everything(tmp_path: Path) -> None:
     store = tmp_path / "S"
-    answer = simulated(store, "--suite", "quick", "--backend", "simulated:gpus=4", "--neighbours", "busy", "--json")
-    assert answer.exit_code == 0, answer.output
-    document = json.loads(answer.output)
-    assert document["schema"] == "whorl.probe.run/1"
-    assert (document["backend"], document["suite"], document["neighbours"]) == ("simulated", "quick", "busy")
-    assert document["not_run"] == document["failed"] == []
-    probes = {one.name for one in catalogue.suite("quick")}
-    assert {(run["probe"], run["gpu"]) for run in document["runs"]} == {
-        (name, gpu) for name in probes for gpu in {run["gpu"] for run in document["runs"]}
-    }
-    for run in document["runs"]:
+    answer = document(
+        "probe run --suite quick --backend simulated:gpus=4 --neighbours busy --store", store, schema="probe.run"
+    )
+    assert (answer["backend"], answer["suite"], answer["neighbours"]) == ("simulated", "quick", "busy")
+    assert answer["not_run"] == answer["failed"] == []
+    probes, gpus = {probe.name for probe in catalogue.suite("quick")}, {run["gpu"] for run in answer["runs"]}
+    assert {(run["probe"], run["gpu"]) for run in answer["runs"]} == {(name, gpu) for name in probes for gpu in gpus}
+    for run in answer["runs"]:
         assert run["status"] == "ok"
         assert run["value"] is not None, run["probe"]
         assert run["unit"]
-    assert _seconds(document) < 60
+    assert _seconds(answer) < 60
     times = rows(store, "workload, gpu, count(*) n from results where figure = 'time' group by all")
     assert len(times) == 4 * (len(probes) - 1)  # an idle GPU has no times
-    patterns = 12  # of the memory, each once at least
     assert min(row["n"] for row in times if row["workload"] != "memory") >= 20
-    assert min(row["n"] for row in times) >= patterns
+    assert min(row["n"] for row in times) >= 12, "each pattern of the memory, once at least"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["V100", "H100"])
 def test_the_standard_suite_takes_less_than_five_minutes(model: str, tmp_path: Path) -> None:
-    answer = simulated(tmp_path / "S", "--suite", "standard", "--backend", f"simulated:gpus=1,model={model}", "--json")
-    document = json.loads(answer.output)
-    assert document["failed"] == []
-    assert {one["probe"] for one in document["not_run"]} == ({"gemm-bf16"} if model == "V100" else set())
-    assert _seconds(document) < 300
+    answer = document(f"probe run --suite standard --backend simulated:gpus=1,model={model} --store", tmp_path / "S")
+    assert answer["failed"] == []
+    assert {row["probe"] for row in answer["not_run"]} == ({"gemm-bf16"} if model == "V100" else set())
+    assert _seconds(answer) < 300
 
 
-def _seconds(document: dict[str, Any]) -> float:
-    from datetime import datetime
-
-    began, ended = (datetime.fromisoformat(document[name]) for name in ("began", "ended"))
-    return (ended - began).total_seconds()
+def _seconds(answer: dict[str, Any]) -> float:
+    return (datetime.fromisoformat(answer["ended"]) - datetime.fromisoformat(answer["began"])).total_seconds()
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("--set", "duty=nan"), ("--set", "precision=nan"),
-        ("--set", "start-temperature=nan"), ("--set", "start-temperature=-300"),
-        ("--backend", "simulated:interval=0"), ("--backend", "simulated:interval=0.001"),
-        ("--power-limit", "nan"), ("--lock-clock", "inf"),
-    ],
-)  # fmt: skip
-def test_what_is_no_number_of_use_is_refused(option: str, value: str, tmp_path: Path) -> None:
-    answer = simulated(
-        tmp_path / "S", "power-square", "--suite", "quick", "--backend", "simulated:gpus=1", option, value
-    )
-    assert answer.exit_code == 2, answer.output
-    assert answer.output.startswith("whorl: ")
-    assert not (tmp_path / "S").exists()
-
-
-def test_clocks_and_caps_are_conditions(tmp_path: Path) -> None:
-    store = tmp_path / "S"
-    simulated(
-        store,
-        "gemm-fp32",
-        "--backend",
-        "simulated:gpus=1",
-        "--suite",
-        "quick",
-        "--lock-clock",
-        1200,
-        "--power-limit",
-        250,
-    )
-    (run,) = rows(store, "sm_clock_mhz, power_w, conditions from runs")
-    conditions = run["conditions"]
+def test_clocks_and_caps_are_conditions_and_a_lock_is_at_the_nearest_clock(tmp_path: Path) -> None:
+    quick(tmp_path / "S", "gemm-fp32 --lock-clock 1200 --power-limit 250")
+    quick(tmp_path / "S", "launch --lock-clock 1003")
+    locked, near = rows(tmp_path / "S", "sm_clock_mhz, power_w, conditions from runs order by workload")
+    conditions = locked["conditions"]
     assert (conditions["clock"], conditions["locked_clock_mhz"], conditions["power_limit_w"]) == ("locked", 1200, 250)
-    assert run["sm_clock_mhz"] <= 1200
-
-
-def test_a_lock_is_at_the_nearest_clock_that_there_is(tmp_path: Path) -> None:
-    simulated(tmp_path / "S", "launch", "--backend", "simulated:gpus=1", "--suite", "quick", "--lock-clock", 1003)
-    (run,) = rows(tmp_path / "S", "sm_clock_mhz, conditions from runs")
-    assert (run["sm_clock_mhz"], run["conditions"]["locked_clock_mhz"]) == (1005, 1005)
+    assert locked["sm_clock_mhz"] <= 1200
+    assert (near["sm_clock_mhz"], near["conditions"]["locked_clock_mhz"]) == (1005, 1005)
 
 
 def test_what_to_do_next_has_something_to_say(tmp_path: Path) -> None:
     """GPUs are compared by times, and idle has none; a named campaign has no second's worth of others in its name."""
-    store = str(tmp_path / "S")
-    idle = simulated(tmp_path / "S", "idle", "--backend", "simulated:gpus=1", "--suite", "quick").output
+    store = tmp_path / "S"
+    idle = quick(store, "idle").output
     assert "readings" in idle
-    unfit = simulated(tmp_path / "S", "gemm-fp8", "--backend", "simulated:gpus=1", "--suite", "quick").output
+    unfit = quick(store, "gemm-fp8").output
     for text in (idle, unfit):
         query = shlex.split(text.splitlines()[-1].removeprefix("next: "))
-        assert query[:4] == ["whorl", "sql", "--store", store]
-        done = CliRunner().invoke(cli, query[1:])
+        assert query[:4] == ["whorl", "sql", "--store", str(store)]
+        done = whorl(*query[1:])
         assert done.exit_code == 0, done.output
         assert "(0 rows)" not in done.output
-    again = simulated(tmp_path / "S", "launch", "--backend", "simulated:gpus=1", "--suite", "quick").output
+    again = quick(store, "launch").output
     assert again.endswith(f"next: whorl verdicts variability --store {store}\n")
-    names = [row["campaign"] for row in rows(tmp_path / "S", "distinct campaign from runs")]
+    names = [row["campaign"] for row in rows(store, "distinct campaign from runs")]
     assert all(re.fullmatch(r"probe-\d{8}T\d{6}\.\d{6}Z", name) for name in names), names
     assert "1 row of runs" in again
 
-
-# -- killed, interrupted, refused -----------------------------------------------------------------------------
 
 GPUS = 24
 
@@ -250,7 +181,7 @@ def test_a_sign_is_explained_where_a_row_has_it(low: float | None, explained: bo
     assert any(line.startswith("≥: ") for line in documents._remarks(report, plan, by_gpu=True)) is explained
 
 
-UNNAMED = ["--suite", "standard", "--backend", f"simulated:gpus={GPUS}", "--neighbours", "idle"]
+UNNAMED = f"--suite standard --backend simulated:gpus={GPUS} --neighbours idle".split()
 LONG = [*UNNAMED, "--campaign", "c"]
 
 
@@ -269,22 +200,22 @@ def _begin(store: Path, options: Sequence[str] = LONG) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_the_end_of_a_jobs_time_store_what_is_complete(number: signal.Signals, tmp_path: Path) -> None:
     store = tmp_path / "S p"
-    named = number == signal.SIGTERM
-    with _begin(store, LONG if named else UNNAMED) as process:
+    options = LONG if number == signal.SIGTERM else UNNAMED
+    with _begin(store, options) as process:
         os.kill(process.pid, number)
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + number, errors
-    said = "interrupted" if number == signal.SIGINT else "stopped by a signal"
+    cause = "interrupted" if number == signal.SIGINT else "stopped by a signal"
     [name] = {row["campaign"] for row in rows(store, "campaign from runs")}
-    again = shlex.join(["whorl", "probe", "run", *(LONG if named else UNNAMED), "--store", str(store)])
-    again += "" if named else f" --campaign {name}"
-    assert errors == f"whorl: {said}; what was stored stays; to go on with campaign {name}, run: {again}\n"
+    again = shlex.join(["whorl", "probe", "run", *options, "--store", str(store)])
+    again += "" if options is LONG else f" --campaign {name}"
+    assert errors == f"whorl: {cause}; what was stored stays; to go on with campaign {name}, run: {again}\n"
     runs = rows(store, "count(*) n, count(distinct run_id) ids from runs")
     assert runs[0]["n"] == runs[0]["ids"] >= GPUS
     assert Store.open(store).check() == {}
     idle = len(rows(store, "1 from runs where workload = 'idle'"))
-    resumed = probe("run", "idle", *UNNAMED, "--campaign", name, "--json", store=store)
-    assert json.loads(resumed.stdout)["stored_before"] == idle > 0
+    resumed = document("probe run idle", *UNNAMED, "--campaign", name, "--store", store)
+    assert resumed["stored_before"] == idle > 0
 
 
 @pytest.mark.long
@@ -304,65 +235,63 @@ def test_a_full_disk_is_one_sentence_and_what_was_stored_stays(tmp_path: Path) -
     assert Store.open(store).check() == {}
 
 
-def test_a_store_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "S").write_text("")
-    answer = simulated(tmp_path / "S", "launch")
-    assert answer.exit_code == 3
-    assert "a store is a folder" in answer.output
-
-
 @pytest.mark.parametrize(
-    ("arguments", "status", "sentence"),
+    ("line", "sentence"),
     [
-        ([], 2, "choose what to run"),
-        (["gemm"], 2, "there is no probe 'gemm'"),
-        (["launch", "--set", "period=1"], 2, "period works only with power-square"),
-        (["power-square", "--set", "period=0.001"], 2, "from 0.04 to 60 s"),
-        (["gemm-fp32", "--set", "input=blue"], 2, "there is no distribution 'blue'"),
-        (["launch", "--set", "input=zeros"], 2, "input works only with probes whose input data can be chosen"),
-        (["launch", "--gpu", "0"], 2, "gpu works only with real GPUs"),
-        (["launch", "--set", "exclusive=yes"], 2, "exclusive works only with real GPUs"),
-        (["gemm-fp33"], 2, "there is no probe 'gemm-fp33': did you mean gemm-fp32?"),
-        (["launch", "--backend", "simulated:model=X1"], 2, "X1"),
-        (["launch", "--backend", "simulated:gpus=4,faults=9"], 2, "9 faults cannot be planted in 4 GPUs"),
-        (["launch", "--lock-clock", "9999"], 2, "takes a clock lock from 135 to 1530 MHz"),
-        (["launch", "--power-limit", "1"], 2, "takes a power cap from 150 to 300 W"),
-        (["launch", "--campaign", ""], 2, "--campaign is empty"),
-        (["launch", "--cluster", " "], 2, "--cluster is empty"),
-        (["launch", "--time-limit", "0"], 2, "longer than 0 s"),
+        ("", "choose what to run"),
+        ("gemm", "there is no probe 'gemm'"),
+        ("gemm-fp33", "there is no probe 'gemm-fp33': did you mean gemm-fp32?"),
+        ("launch --set period=1", "period works only with power-square"),
+        ("power-square --set period=0.001", "from 0.04 to 60 s"),
+        ("gemm-fp32 --set input=blue", "there is no distribution 'blue'"),
+        ("launch --set input=zeros", "input works only with probes whose input data can be chosen"),
+        ("launch --gpu 0", "gpu works only with real GPUs"),
+        ("launch --set exclusive=yes", "exclusive works only with real GPUs"),
+        ("launch --backend simulated:model=X1", "X1"),
+        ("launch --backend simulated:gpus=4,faults=9", "9 faults cannot be planted in 4 GPUs"),
+        ("launch --lock-clock 9999", "takes a clock lock from 135 to 1530 MHz"),
+        ("launch --power-limit 1", "takes a power cap from 150 to 300 W"),
+        ("launch --campaign=", "--campaign is empty"),
+        ("launch --time-limit 0", "longer than 0 s"),
+        ("power-square --set duty=nan", "duty"),
+        ("power-square --set precision=nan", "precision"),
+        ("power-square --set start-temperature=nan", "start-temperature"),
+        ("power-square --set start-temperature=-300", "start-temperature"),
+        ("power-square --backend simulated:interval=0", "every 0.1 s at most"),
+        ("power-square --backend simulated:interval=0.001", "every 0.1 s at most"),
+        ("power-square --power-limit nan", "nan"),
+        ("power-square --lock-clock inf", "inf"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(arguments: list[str], status: int, sentence: str, tmp_path: Path) -> None:
-    answer = simulated(tmp_path / "S", *arguments)
-    assert answer.exit_code == status, answer.output
-    assert sentence in answer.output
+def test_what_cannot_be_done_is_one_sentence(line: str, sentence: str, tmp_path: Path) -> None:
+    assert sentence in refusal("probe run --backend simulated --store", tmp_path / "S", *line.split())
     assert not (tmp_path / "S").exists()
+
+
+def test_a_store_a_cluster_and_gpus_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    asked = ("probe run launch --store", tmp_path / "S")
+    assert "--cluster is empty" in refusal(*asked, "--backend", "simulated", "--cluster", " ")
+    assert "cuda takes nothing more: leave out :seed=3" in refusal(*asked, "--backend", "cuda:seed=3")
+    refused = refusal("probe run launch --backend simulated --store", tmp_path / "file", status=3)
+    assert "a store is a folder" in refused
 
 
 def test_without_a_gpu_a_sentence_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: object) -> None:
+    def refuse(*_: object) -> None:
         raise InputError("CuPy is not installed, but real GPUs need it: install it")
 
-    monkeypatch.setattr(cupy_device, "cupy_devices", none)
-    answer = probe("run", "launch", store=tmp_path / "S")
-    assert answer.exit_code == 2
-    assert answer.output.endswith("install it; without a GPU, use --backend simulated\n")
+    monkeypatch.setattr(cupy_device, "cupy_devices", refuse)
+    assert refusal("probe run launch --store", tmp_path / "S").endswith(
+        "install it; without a GPU, use --backend simulated"
+    )
     assert not (tmp_path / "S").exists()
-    auto = probe("run", "launch", "--backend", "auto:gpus=1", "--suite", "quick", store=tmp_path / "S")
+    auto = whorl("probe run launch --backend auto:gpus=1 --suite quick --store", tmp_path / "S")
     assert auto.exit_code == 0, auto.output
     assert "a simulated fleet is used instead" in auto.output
-    one = probe("run", "launch", "--backend", "auto", "--gpu", 0, store=tmp_path / "T")
-    assert one.exit_code == 2, "no simulated GPU stands for one that was named"
+    named = whorl("probe run launch --backend auto --gpu 0 --store", tmp_path / "T")
+    assert named.exit_code == 2, "no simulated GPU stands for one that was named"
     assert not (tmp_path / "T").exists()
-
-
-def test_options_of_a_simulated_fleet_are_refused_for_real_gpus(tmp_path: Path) -> None:
-    answer = probe("run", "launch", "--backend", "cuda:seed=3", store=tmp_path / "S")
-    assert answer.exit_code == 2
-    assert "cuda takes nothing more: leave out :seed=3" in answer.output
-
-
-# -- the GPUs of this node, as far as that goes without one: a device by hand, over the driver of tests/native ------
 
 
 @pytest.fixture
@@ -392,14 +321,13 @@ class _Real(HandDevice):
         time.sleep(min(seconds, 0.6))
 
 
+QUICK = "probe run launch --suite quick --time-limit 0.3 --store"
+
+
 @pytest.mark.long
-def test_one_real_gpu_can_be_chosen_and_settings_are_restored(
-    by_hand: list[HandDevice], nvml: NvmlLibrary, tmp_path: Path
-) -> None:
+def test_one_real_gpu_can_be_chosen_and_settings_are_restored(by_hand: list[HandDevice], tmp_path: Path) -> None:
     store, chosen = tmp_path / "S", by_hand[1].facts.gpu
-    answer = probe(
-        "run", "launch", "--gpu", 1, "--suite", "quick", "--time-limit", 0.3, "--lock-clock", 1200, store=store
-    )
+    answer = whorl(QUICK, store, "--gpu", 1, "--lock-clock", 1200)
     assert answer.exit_code == 0, answer.output
     (run,) = rows(store, "gpu, conditions from runs")
     assert run["gpu"] == chosen
@@ -408,23 +336,20 @@ def test_one_real_gpu_can_be_chosen_and_settings_are_restored(
     assert {"settings_changed", "settings_restored"} <= kinds
     assert by_hand[0].calls == []
     facts = [device.facts for device in by_hand]
-    for said, why in (("7", "there is no GPU '7' here; there is "), ("GPU-", "'GPU-' fits 2 GPUs: ")):
-        refused = probe("run", "launch", "--gpu", said, store=store)
-        assert refused.exit_code == 2
-        [sentence] = refused.stderr.splitlines()
+    for name, why in (("7", "there is no GPU '7' here; there is "), ("GPU-", "'GPU-' fits 2 GPUs: ")):
+        sentence = refusal("probe run launch --store", store, "--gpu", name)
         assert why in sentence
-        assert all(f"{one.node}/{one.index} ({one.gpu})" in sentence for one in facts)
-    again = probe("run", "launch", "--gpu", f"{facts[1].node}/1", "--suite", "quick", "--time-limit", 0.3, store=store)
+        assert all(f"{gpu.node}/{gpu.index} ({gpu.gpu})" in sentence for gpu in facts)
+    again = whorl(QUICK, store, "--gpu", f"{facts[1].node}/1")
     assert again.exit_code == 0, again.output
     assert {row["gpu"] for row in rows(store, "gpu from runs")} == {chosen}
 
 
 def test_a_gpu_that_others_use_is_noted_or_refused(by_hand: list[HandDevice], tmp_path: Path) -> None:
     by_hand[0].busy_with = ("pid 7 (python)",)
-    refused = probe("run", "launch", "--suite", "quick", "--set", "exclusive=yes", store=tmp_path / "S")
-    assert refused.exit_code == 6
-    assert "pid 7 (python)" in refused.output
-    probe("run", "launch", "--suite", "quick", "--time-limit", 0.3, "--gpu", 0, store=tmp_path / "S")
+    refused = whorl("probe run launch --suite quick --set exclusive=yes --store", tmp_path / "S")
+    assert (refused.exit_code, "pid 7 (python)" in refused.output) == (6, True)
+    whorl(QUICK, tmp_path / "S", "--gpu", 0)
     (run,) = rows(tmp_path / "S", "conditions from runs")
     assert run["conditions"]["other_processes"] == ["pid 7 (python)"]
 
@@ -434,7 +359,7 @@ def test_without_nvml_the_probes_run_without_telemetry(
 ) -> None:
     store, device = tmp_path / "S", HandDevice()
     monkeypatch.setattr(cupy_device, "cupy_devices", lambda *_: [device])
-    answer = probe("run", "launch", "idle", "--suite", "quick", store=store)
+    answer = whorl("probe run launch idle --suite quick --store", store)
     assert answer.exit_code == 0, answer.output
     assert "the probes ran without telemetry" in answer.output
     runs = rows(store, "workload, status, power_w, clock_events from runs order by workload")
@@ -449,13 +374,10 @@ def test_a_job_leaves_one_file_of_each_table(
     by_hand: list[HandDevice], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whorl.probes.recording.LONGEST_S", 0.0)  # runs are stored as soon as they are made
-    answer = probe("run", "launch", "gemm-fp32", "--suite", "quick", "--time-limit", 0.3, store=tmp_path / "S")
+    answer = whorl(QUICK, tmp_path / "S", "gemm-fp32")
     assert answer.exit_code == 0, answer.output
-    found = [path.relative_to(tmp_path / "S").parts[0] for path in (tmp_path / "S").rglob("[!_]*.parquet")]
-    assert sorted(found) == ["events", "gpus", "latest", "results", "runs", "telemetry"]
-
-
-# -- what is loaded -------------------------------------------------------------------------------------------
+    tables = [path.relative_to(tmp_path / "S").parts[0] for path in (tmp_path / "S").rglob("[!_]*.parquet")]
+    assert sorted(tables) == ["events", "gpus", "latest", "results", "runs", "telemetry"]
 
 
 @pytest.mark.long
@@ -471,15 +393,11 @@ def test_a_node_needs_no_packages_of_the_analysis(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_variability_keeps_runs_of_different_conditions_apart(tmp_path: Path) -> None:
     store = tmp_path / "s"
-    for more in ([], ["--lock-clock", "1200"], ["--power-limit", "200"]):
-        assert simulated(store, "launch", "--suite", "quick", "--backend", "simulated:gpus=3", *more).exit_code == 0
-    assert simulated(store, "copy-h2d", "--suite", "quick", "--backend", "simulated:gpus=3").exit_code == 0
-    done = CliRunner().invoke(
-        cli, ["verdicts", "variability", "--store", str(store), "--set", "replicates=100", "--json"]
-    )
-    document = json.loads(done.stdout)
-    assert document["notes"] == []
-    assert {row["workload"]: row["n"] for row in document["rows"]} == {
+    for line in ("launch", "launch --lock-clock 1200", "launch --power-limit 200", "copy-h2d"):
+        quick(store, line, gpus=3)
+    answer = document("verdicts variability --set replicates=100 --store", store)
+    assert answer["notes"] == []
+    assert {row["workload"]: row["n"] for row in answer["rows"]} == {
         "copy-h2d": 3,
         "launch [200 W, clock not locked]": 3,
         "launch": 3,
@@ -487,30 +405,21 @@ def test_variability_keeps_runs_of_different_conditions_apart(tmp_path: Path) ->
     }
 
 
-# -- faults that are found where they are --------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_planted_faults_are_found_with_address_or_multiprocessor_and_a_soak_prints_its_curve(tmp_path: Path) -> None:
-    asked = (
-        "--suite",
-        "quick",
-        "--backend",
-        "simulated:gpus=1,model=H200,fault=wrong_results=100%",
-        "--time-limit",
-        "20s",
-    )
-    answer = simulated(tmp_path / "S", "memory", "sm", "soak", *asked)
+    planted = "--suite quick --backend simulated:gpus=1,model=H200,fault=wrong_results=100% --time-limit 20s"
+    answer = simulated(tmp_path / "S", "memory", "sm", "soak", *planted.split())
     assert answer.exit_code == 1
-    assert re.search(
-        r"memory on .*: offset 0x[0-9a-f]+: 0x\w+, should be 0xaaaaaaaa \(bit \d+; pattern: ", answer.output
-    )
-    assert re.search(r"sm on .*: multiprocessor \d+: [\d,]+ wrong in fp32, found by lane \d+", answer.output)
-    assert "the share that this soak finds, %, by N" in answer.output
-    tested = rows(tmp_path / "S", "value from results where figure = 'memory_share'")
-    assert tested[0]["value"] >= 90
-    n = rows(tmp_path / "S", "value from results where figure = 'checked_repetitions' and workload = 'soak'")[0][
-        "value"
-    ]
-    curve = rows(tmp_path / "S", "value from results where figure = 'found_at_10000'")
-    assert curve[0]["value"] == pytest.approx(100 * (1 - 0.9999**n))
+    for pattern in (
+        r"memory on .*: offset 0x[0-9a-f]+: 0x\w+, should be 0xaaaaaaaa \(bit \d+; pattern: ",
+        r"sm on .*: multiprocessor \d+: [\d,]+ wrong in fp32, found by lane \d+",
+        "the share that this soak finds, %, by N",
+    ):
+        assert re.search(pattern, answer.output)
+
+    def value(figure: str, where: str = "true") -> float:
+        return float(rows(tmp_path / "S", f"value from results where figure = '{figure}' and {where}")[0]["value"])
+
+    assert value("memory_share") >= 90
+    repetitions = value("checked_repetitions", "workload = 'soak'")
+    assert value("found_at_10000") == pytest.approx(100 * (1 - 0.9999**repetitions))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,11 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from whorl.analysis.replay.outcome import FIGURES
-from whorl.cli import cli
 from whorl.store.importing import Options, import_file
+from whorl.tests.cli import calling
+from whorl.tests.cli.calling import refusal as refused
+from whorl.tests.probed_fleet import stored
 from whorl.tests.stores import new_store
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -29,26 +32,21 @@ needs_published = pytest.mark.skipif(
 
 ROW = {"trace", "policy", "scheduler", "seed", "wall_s", *(figure.name for figure in FIGURES)}
 HEAD = "job_id,num_gpus,submit_time,duration,model\n"
+FLEET = ("--nodes", "6", "--gpus-per-node", "4")
 
 
-def whorl(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["replay", *map(str, arguments)])
+def whorl(*words: object) -> Result:
+    return calling.whorl("replay", *words)
 
 
-def document(*arguments: object) -> dict[str, Any]:
-    result = whorl(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    found = dict(json.loads(result.stdout))
-    assert found["schema"] == "whorl.replay/1"
-    assert all(set(row) == ROW for row in (*found["rows"], *found["baselines"]))
-    return found
+def document(*words: object) -> dict[str, Any]:
+    answer = calling.document("replay", *words, schema="replay")
+    assert all(set(row) == ROW for row in (*answer["rows"], *answer["baselines"]))
+    return answer
 
 
-def refusal(*arguments: object) -> str:
-    result = whorl(*arguments)
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    return result.stderr.strip().splitlines()[-1]
+def refusal(*words: object) -> str:
+    return refused("replay", *words)
 
 
 def trace(folder: Path, *rows: str, name: str = "t.csv") -> Path:
@@ -91,10 +89,6 @@ def test_jobs_that_run_the_same_on_every_gpu_need_no_scores(jobs: Path, store: s
     assert figures[0] == figures[1]
 
 
-def test_a_fleet_of_more_gpus_than_memory_holds(jobs: Path) -> None:
-    assert "1,000,000 GPUs" in refusal("--trace", jobs, "--nodes", "1001", "--gpus-per-node", "1000")
-
-
 def test_a_policy_that_knows_the_gpus_gains_measurably(jobs: Path, store: str) -> None:
     """One GPU is 2.5 times slower: staying off it gains. Draining its node loses three good GPUs of a busy fleet."""
     found = document(
@@ -114,40 +108,40 @@ def test_a_policy_that_knows_the_gpus_gains_measurably(jobs: Path, store: str) -
 
 @pytest.mark.long
 def test_the_energy_is_known_where_the_power_is(jobs: Path, store: str) -> None:
-    known = document("--trace", jobs, "--store", store, "--class", "*=gemm", "--policy", "packed")
-    row = known["rows"][0]
+    common = ("--trace", jobs, "--store", store, "--policy", "packed", "--class")
+    row = document(*common, "*=gemm")["rows"][0]
     # Every GPU draws 200 W while it is held.
     assert row["energy_j"] == pytest.approx(200 * row["util_held"] * 24 * row["end_s"], rel=1e-6)
-    unknown = document("--trace", jobs, "--store", store, "--class", "quiet=none", "--policy", "packed")
-    assert unknown["rows"][0]["energy_j"] is None
+    assert document(*common, "quiet=none")["rows"][0]["energy_j"] is None
 
 
 @pytest.mark.long
 def test_all_decide_by_one_clock_unless_asked_otherwise(jobs: Path, store: str) -> None:
     """What a policy by rounds waits for the edges is no part of its gain: without knowledge it has none to lose."""
-    common = ("--trace", jobs, "--nodes", "6", "--gpus-per-node", "4", "--policy", "packed-nonsticky")
+    fleet = ("--trace", jobs, *FLEET)
+    common = (*fleet, "--policy", "packed-nonsticky")
 
-    def told(*more: object) -> tuple[str, dict[str, float]]:
-        found = document(*common, *more)
-        return found["conditions"]["clock"], {row["policy"]: row["avg_jct_s"] for row in found["rows"]}
+    def answered(*words: object) -> tuple[str, dict[str, float]]:
+        answer = document(*common, *words)
+        return answer["conditions"]["clock"], {row["policy"]: row["avg_jct_s"] for row in answer["rows"]}
 
-    said, alike = told()
-    assert said == "all decide at the edges of rounds of 360 s, which packed-nonsticky needs (clock=own: only these)"
-    assert alike == told("--world", "clock=rounds")[1]
-    said, own = told("--world", "clock=own")
-    assert said.startswith("packed-nonsticky decide")
-    assert own["packed-nonsticky"] == alike["packed-nonsticky"]
-    assert own["packed"] < alike["packed"]
-    said, events = told("--world", "clock=events")
-    assert "also packed-nonsticky, which" in said
-    assert events["packed"] == own["packed"]
-    assert events["packed-nonsticky"] < alike["packed-nonsticky"]
-    exact = document(*common[:6], "--policy", "packed", "--scheduler", "srtf,fifo")
+    sentence, equal = answered()
+    assert sentence.endswith("rounds of 360 s, which packed-nonsticky needs (clock=own: only these)")
+    assert equal == answered("--world", "clock=rounds")[1]
+    sentence, apart = answered("--world", "clock=own")
+    assert sentence.startswith("packed-nonsticky decide")
+    assert apart["packed-nonsticky"] == equal["packed-nonsticky"]
+    assert apart["packed"] < equal["packed"]
+    sentence, events = answered("--world", "clock=events")
+    assert "also packed-nonsticky, which" in sentence
+    assert events["packed"] == apart["packed"]
+    assert events["packed-nonsticky"] < equal["packed-nonsticky"]
+    exact = document(*fleet, "--policy", "packed", "--scheduler", "srtf,fifo")
     assert exact["conditions"]["clock"] == "all decide at every arrival, finish and failure"
-    assert exact["rows"][0]["avg_jct_s"] != alike["packed"]
-    queued = document(*common[:6], "--policy", "packed", "--scheduler", "fifo,las")
+    assert exact["rows"][0]["avg_jct_s"] != equal["packed"]
+    queued = document(*fleet, "--policy", "packed", "--scheduler", "fifo,las")
     assert "which las needs" in queued["conditions"]["clock"]
-    assert {row["avg_jct_s"] for row in queued["rows"] if row["scheduler"] == "fifo"} == {alike["packed"]}
+    assert {row["avg_jct_s"] for row in queued["rows"] if row["scheduler"] == "fifo"} == {equal["packed"]}
     warned = whorl(
         "--trace", jobs, "--store", store, "--class", "quiet=none", "--policy", "pal", "--world", "clock=own"
     )
@@ -156,45 +150,38 @@ def test_all_decide_by_one_clock_unless_asked_otherwise(jobs: Path, store: str) 
 
 def test_only_what_has_times_is_offered_as_a_class(tmp_path: Path) -> None:
     """The probe `idle` has runs and no times: nothing can be replayed at it."""
-    from whorl.tests.probed_fleet import stored
-
     store, _ = stored(tmp_path / "S", 8, telemetry=False)
     jobs = trace(tmp_path, "1,1,0,100,quiet")
     for chosen in ((), ("--class", "quiet=idle")):
-        said = refusal("--trace", jobs, "--store", store.root, *chosen)
-        assert "gemm-fp32" in said
-        assert "copy-h2d, gemm-fp32, pagerank, stream-triad" in said
-        assert "idle" not in said.rpartition("there is")[2]
+        sentence = refusal("--trace", jobs, "--store", store.root, *chosen)
+        assert "copy-h2d, gemm-fp32, pagerank, stream-triad" in sentence
+        assert "idle" not in sentence.rpartition("there is")[2]
 
 
 @pytest.mark.long
 @needs_published
 def test_the_models_of_the_published_traces_need_no_class(tmp_path: Path) -> None:
     """On a store with the published measurements; with one workload alone, all run like that one."""
-    store = str(tmp_path / "S")
-    opened = new_store(store)
+    store = new_store(str(tmp_path / "S"))
     for path in LONGHORN.glob("[!s]*.csv.gz"):
-        import_file(opened, path, Options(cluster="longhorn"))
-    trace = PHILLY / "workload-1.csv"
-    found = document("--trace", trace, "--store", store, "--policy", "packed", "--nodes", "16", "--gpus-per-node", "4")
-    (like,) = (note for note in found["notes"] if "jobs run like these workloads" in note)
+        import_file(store, path, Options(cluster="longhorn"))
+    common = ("--trace", PHILLY / "workload-1.csv", "--store", store.root)
+    notes = " ".join(document(*common, "--policy", "packed", "--nodes", "16", "--gpus-per-node", "4")["notes"])
     for model, workload in {"vgg19": "bert", "GPT2": "bert", "PointNet": "pagerank", "resnet50": "resnet"}.items():
-        assert f"{model} like {workload}" in like
-    (stand_in,) = (note for note in found["notes"] if "stands for the class" in note)
-    assert "vgg19, DCGAN, GPT2, PointNet: no workload of that name" in stand_in
-    other = whorl("--trace", trace, "--store", store, "--class", "resnet50=none", "--class", "GPT2=resnet", "--json")
-    notes = " ".join(json.loads(other.stdout)["notes"])
-    assert "GPT2 like resnet" in notes
-    assert "resnet50 like nothing" in notes
-    assert "vgg19, DCGAN, PointNet: no workload" in notes
+        assert f"{model} like {workload}" in notes
+    assert "vgg19, DCGAN, GPT2, PointNet: no workload of that name" in notes
+    mapped = whorl(*common, "--class", "resnet50=none", "--class", "GPT2=resnet", "--json")
+    notes = " ".join(json.loads(mapped.stdout)["notes"])
+    for words in ("GPT2 like resnet", "resnet50 like nothing", "vgg19, DCGAN, PointNet: no workload"):
+        assert words in notes
 
 
 def test_without_a_store_all_gpus_are_alike(jobs: Path) -> None:
-    found = document("--trace", jobs, "--nodes", "6", "--gpus-per-node", "4", "--policy", "pm-first-sticky,weights")
-    averages = {row["policy"]: row["avg_jct_s"] for row in found["rows"]}
+    answer = document("--trace", jobs, *FLEET, "--policy", "pm-first-sticky,weights")
+    averages = {row["policy"]: row["avg_jct_s"] for row in answer["rows"]}
     assert averages["pm-first-sticky"] == pytest.approx(averages["packed"])
     assert averages["drain-outliers"] == averages["packed"]
-    assert any("all GPUs are equal" in note for note in found["notes"])
+    assert any("all GPUs are equal" in note for note in answer["notes"])
 
 
 def test_the_answer_is_that_of_a_hand(tmp_path: Path) -> None:
@@ -227,118 +214,58 @@ def test_the_answer_is_that_of_a_hand(tmp_path: Path) -> None:
     assert shortest["scheduler"] == "srtf"
 
 
-def test_several_traces_schedulers_and_names_with_commas(tmp_path: Path, jobs: Path) -> None:
-    other = trace(tmp_path, "0,1,0,5,m", name="small.csv")
-    shape = ("--nodes", "6", "--gpus-per-node", "4", "--world", "round=60")
-    found = document(
-        "--trace", jobs, other, *shape, "--policy", "packed", "--scheduler", "fifo,las", "--scheduler", "srtf"
-    )
-    cases = [(row["trace"], row["scheduler"], row["policy"]) for row in found["rows"]]
-    assert len(cases) == len(set(cases)) == 2 * 3 * 2
-    assert {case[0] for case in cases} == {"busy", "small"}
-    assert {case[1] for case in cases} == {"fifo", "las", "srtf"}
-
-
-def test_failures_stop_jobs(tmp_path: Path) -> None:
-    path = trace(tmp_path, "0,1,0,100,m")
-    failures = tmp_path / "failures.csv"
-    failures.write_text("node,down_s,up_s\nn0,40,60\n")
-    shape = (
-        "--trace",
-        path,
-        "--nodes",
-        "1",
-        "--gpus-per-node",
-        "1",
-        "--policy",
-        "packed",
-        "--world",
-        f"failures={failures}",
-    )
-    assert document(*shape)["rows"][0]["end_s"] == 160
-    resumed = document(*shape, "--world", "on-failure=resume")
-    assert resumed["rows"][0]["end_s"] == 120
-    assert resumed["fairness"][0]["restarts"] == 1
-    assert "1 of failures.csv" in resumed["conditions"]["failures"]
-    drawn = document(
-        "--trace", path, "--nodes", "1", "--gpus-per-node", "1", "--world", "mtbf=0.02", "--world", "repair=0.01"
-    )
-    assert drawn["fairness"][0]["restarts"] >= 0
-
-
-def test_preemption_and_locality_cost_what_they_are_said_to(tmp_path: Path) -> None:
-    path = trace(tmp_path, "long,1,0,1000,m", "short,1,100,50,m")
-    shape: tuple[object, ...]
-    shape = ("--trace", path, "--nodes", "1", "--gpus-per-node", "1", "--policy", "packed", "--scheduler", "srtf")
-    assert document(*shape)["rows"][0]["end_s"] == 1050
-    assert document(*shape, "--world", "preemption-cost=30")["rows"][0]["end_s"] == 1080
-    wide = trace(tmp_path, "wide,2,0,100,m")
-    shape = ("--trace", wide, "--nodes", "2", "--gpus-per-node", "1", "--policy", "packed")
-    assert document(*shape, "--world", "locality-penalty=1.5")["rows"][0]["end_s"] == 150
-
-
 @pytest.mark.long
-def test_a_plot_is_one_file_and_whole_or_not_there(tmp_path: Path, jobs: Path, store: str) -> None:
-    out = tmp_path / "out.html"
-    common = ("--trace", jobs, "--store", store, "--class", "*=gemm", "--policy", "pal", "--seeds", "2")
-    result = whorl(*common, "--plot", out, "--json")
-    assert result.exit_code == 0, result.output
-    json.loads(result.stdout)
-    assert out.read_text().startswith("<!doctype html>")
-    assert out.stat().st_size < 3_000_000
+def test_a_plot_is_one_file(tmp_path: Path, jobs: Path, store: str) -> None:
+    words = ("--trace", jobs, "--store", store, "--class", "*=gemm", "--policy", "pal", "--seeds", "2", "--plot")
+    document(*words, tmp_path / "out.html")
     assert [path.name for path in tmp_path.iterdir()] == ["out.html"]
-    assert "cannot be written" in refusal(*common, "--plot", tmp_path / "none" / "out.html")
+    assert (tmp_path / "out.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "out.html").stat().st_size < 3_000_000
 
 
 def test_options_that_do_not_go_together(jobs: Path, store: str, tmp_path: Path) -> None:
-    sentences: dict[tuple[object, ...], str] = {
-        (): "give the jobs with --trace FILE",
-        ("--plot", tmp_path / "out.html"): "give the jobs with --trace FILE",
-        ("--trace", jobs): "give a fleet: --store DIR",
-        ("--trace", jobs, "--plot", tmp_path): "is a folder, and --plot writes a file",
-        ("--trace", jobs, "--plot", tmp_path / "no" / "out.html"): "there is no folder",
-        ("--trace", jobs, "--nodes", "3"): "give --nodes and --gpus-per-node together",
-        ("--trace", jobs, "--cluster", "x"): "--cluster names a cluster of a store",
-        ("--trace", jobs, "--world", f"profiles={tmp_path}"): "profiles= works only with --as-published",
-        ("--trace", jobs, "--as-published", "pal-sc24"): "needs the study's profiles",
+    paths = {"jobs": jobs, "store": store, "here": tmp_path}
+    for line, sentence in (
+        ("", "give the jobs with --trace FILE"),
+        ("--plot {here}/out.html", "give the jobs with --trace FILE"),
+        ("--trace {jobs}", "give a fleet: --store DIR"),
+        ("--trace {jobs} --plot {here}", "is a folder, and --plot writes a file"),
+        ("--trace {jobs} --plot {here}/no/out.html", "there is no folder"),
+        ("--trace {jobs} --nodes 3", "give --nodes and --gpus-per-node together"),
+        ("--trace {jobs} --nodes 1001 --gpus-per-node 1000", "1,000,000 GPUs"),
+        ("--trace {jobs} --cluster x", "--cluster names a cluster of a store"),
+        ("--trace {jobs} --world profiles={here}", "profiles= works only with --as-published"),
+        ("--trace {jobs} --as-published pal-sc24", "needs the study's profiles"),
+        ("--trace {jobs} --as-published pal-sc24 --world profiles={jobs}", ""),
         (
-            "--trace",
-            jobs,
-            "--as-published",
-            "pal-sc24",
-            "--world",
-            "backfill=easy",
-            "--world",
-            f"profiles={tmp_path}",
-        ): "what backfill would",
-        ("--trace", jobs, "--store", store, "--world", f"failures={jobs}", "--world", "mtbf=5"): "use only one",
-        ("--trace", jobs, "--store", store, "--world", "gpu-idle=300", "--world", "gpu-power=250"): "gpu-idle is 300 W",
-        ("--trace", jobs, "--store", store, "--class", "gemm"): "is not MODEL=WORKLOAD",
-        ("--trace", jobs, "--store", store, "--class", "*=gemm", "--class", "*=none"): "given twice for *",
-        ("--trace", jobs, "--store", store, "--cluster", "other"): "of cluster other",
-        ("--trace", jobs, "--nodes", "1", "--gpus-per-node", "2"): "job 3 asks for 4 GPUs and the fleet has 2",
-        ("--trace", jobs, "--nodes", "6", "--gpus-per-node", "4", "--policy", "magic"): "no policy is named 'magic'",
-        ("--trace", jobs, "--nodes", "6", "--gpus-per-node", "4", "--scheduler", "x"): "no scheduler is named 'x'",
-        ("--trace", jobs, "--nodes", "6", "--gpus-per-node", "4", "--scheduler", ","): "--scheduler names none",
-        ("--trace", jobs, "--nodes", "6", "--gpus-per-node", "4", "--policy", ""): "--policy names none",
-        ("--trace", jobs, jobs, "--nodes", "6", "--gpus-per-node", "4"): "two trace files are named busy",
-        ("--trace", tmp_path / "none.csv", "--nodes", "6", "--gpus-per-node", "4"): "there is no such file",
-    }
-    for arguments, sentence in sentences.items():
-        assert sentence in refusal(*arguments), arguments
+            "--trace {jobs} --as-published pal-sc24 --world backfill=easy --world profiles={here}",
+            "what backfill would",
+        ),
+        ("--trace {jobs} --store {store} --world failures={jobs} --world mtbf=5", "use only one"),
+        ("--trace {jobs} --store {store} --world gpu-idle=300 --world gpu-power=250", "gpu-idle is 300 W"),
+        ("--trace {jobs} --store {store} --class gemm", "is not MODEL=WORKLOAD"),
+        ("--trace {jobs} --store {store} --class *=gemm --class *=none", "given twice for *"),
+        ("--trace {jobs} --store {store} --cluster other", "of cluster other"),
+        ("--trace {jobs} --nodes 1 --gpus-per-node 2", "job 3 asks for 4 GPUs and the fleet has 2"),
+        ("--trace {jobs} --nodes 6 --gpus-per-node 4 --policy magic", "no policy is named 'magic'"),
+        ("--trace {jobs} --nodes 6 --gpus-per-node 4 --scheduler x", "no scheduler is named 'x'"),
+        ("--trace {jobs} --nodes 6 --gpus-per-node 4 --scheduler ,", "--scheduler names none"),
+        ("--trace {jobs} --nodes 6 --gpus-per-node 4 --policy=", "--policy names none"),
+        ("--trace {jobs} {jobs} --nodes 6 --gpus-per-node 4", "two trace files are named busy"),
+        ("--trace {here}/none.csv --nodes 6 --gpus-per-node 4", "there is no such file"),
+    ):
+        assert sentence in refusal(*(word.format(**paths) for word in line.split())), line
 
 
 def alive(group: int) -> list[str]:
     """The processes of a group that run; one that has ended and waits for its parent does not."""
-    found = []
+    running = []
     for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, of = path.read_text().rpartition(")")[2].split()[:3]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(of) == group and state != "Z":
-            found.append(f"{path.parent.name} {state}")
-    return found
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            state, _, process_group = path.read_text().rpartition(")")[2].split()[:3]
+            if int(process_group) == group and state != "Z":
+                running.append(f"{path.parent.name} {state}")
+    return running
 
 
 @pytest.mark.skipif(
@@ -347,18 +274,11 @@ def alive(group: int) -> list[str]:
 @pytest.mark.long
 def test_ctrl_c_ends_all_its_processes(tmp_path: Path) -> None:
     """The second replay takes minutes and runs in a process of its own: an interrupt ends it at once, in one line."""
-    rows = [f"{i},{1 + i % 8},{i},{50_000 + i},m" for i in range(4000)]
-    arguments = [
-        *("replay", "--trace", trace(tmp_path, *rows), "--nodes", "16", "--gpus-per-node", "8"),
-        *("--policy", "packed,random-nonsticky", "--seeds", "500", "--workers", "2", "--world", "round=60"),
-    ]
-    with subprocess.Popen(
-        [sys.executable, "-m", "whorl", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as child:
+    jobs = trace(tmp_path, *(f"{i},{1 + i % 8},{i},{50_000 + i},m" for i in range(4000)))
+    line = f"-m whorl replay --trace {jobs} --nodes 16 --gpus-per-node 8 --workers 2 --seeds 500 --world round=60"
+    command = [sys.executable, *line.split(), "--policy", "packed,random-nonsticky"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as child:
         try:
             children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
             deadline = time.monotonic() + 120
@@ -370,42 +290,35 @@ def test_ctrl_c_ends_all_its_processes(tmp_path: Path) -> None:
             out, err = child.communicate(timeout=60)
         finally:
             child.kill()  # nothing where it has ended; else the failure is this test's alone
-    assert child.returncode == 130, err
-    assert out == ""
-    [said] = err.strip().splitlines()
+    assert (child.returncode, out) == (130, ""), err
     assert re.fullmatch(
-        r"whorl: interrupted; [\d,]+ of 2,997 replays were done, nothing of them is kept: run the command again", said
+        r"whorl: interrupted; [\d,]+ of 2,997 replays were done, nothing of them is kept: run the command again\n", err
     )
-    assert "Traceback" not in err
     deadline = time.monotonic() + 60
-    while left := alive(child.pid):
-        assert time.monotonic() < deadline, left
+    while running := alive(child.pid):
+        assert time.monotonic() < deadline, running
         time.sleep(0.1)
 
 
-def test_columns_of_one_name_are_of_one_figure(jobs: Path) -> None:
-    printed = whorl("--trace", jobs, "--policy", "packed", "--nodes", 6, "--gpus-per-node", 4).stdout
+def test_columns_of_one_name_are_of_one_figure_and_energy_needs_the_power_of_gpus(jobs: Path) -> None:
+    fleet = ("--trace", jobs, "--policy", "packed", *FLEET)
+    printed = whorl(*fleet).stdout
     assert "Themis FTF  Themis unfair" in printed
     assert "gpu-power=W" not in printed
     assert "cost waiting" not in printed  # no node is far off, so none is left out
+    metered = (*fleet, "--node-power", 760)
+    assert "so there is no energy in all: give --world gpu-power=W" in whorl(*metered).stdout
+    assert "gpu-power=W" not in whorl(*metered, "--world", "gpu-power=250").stdout
 
 
-def test_a_policy_that_cannot_be_replayed_costs_no_other(jobs: Path) -> None:
+def test_what_cannot_be_replayed_costs_no_other_policy_and_no_other_trace(tmp_path: Path, jobs: Path) -> None:
     """Backfill plans with jobs that stay where they are: PAL moves them."""
-    result = whorl(
-        *("--trace", jobs, "--nodes", "6", "--gpus-per-node", "4", "--world", "backfill=easy", "--json"),
-        *("--policy", "packed,pal", "--seeds", "2"),
-    )
-    assert result.exit_code == 2
-    assert {row["policy"] for row in json.loads(result.stdout)["rows"]} == {"packed", "drain-outliers"}
-    assert len([line for line in result.stderr.splitlines() if "pal" in line]) == 1
-    alone = refusal("--trace", jobs, "--as-published", "pal-sc24", "--world", f"profiles={jobs}")
-    assert alone.startswith("whorl: ")
-
-
-def test_a_job_that_never_fits_costs_no_other_trace(tmp_path: Path, jobs: Path) -> None:
+    moving = whorl("--trace", jobs, *FLEET, "--world", "backfill=easy", "--policy", "packed,pal", "--json")
+    assert moving.exit_code == 2
+    assert {row["policy"] for row in json.loads(moving.stdout)["rows"]} == {"packed", "drain-outliers"}
+    assert len([line for line in moving.stderr.splitlines() if "pal" in line]) == 1
     wide = trace(tmp_path, "0,1,0,5,m", "vast,25,9,5,m", name="wide.csv")
-    shape = ("--nodes", "6", "--gpus-per-node", "4", "--policy", "packed,pal")
+    shape = (*FLEET, "--policy", "packed,pal")
     result = whorl("--trace", wide, jobs, *shape, "--json")
     assert result.exit_code == 2
     assert {row["trace"] for row in json.loads(result.stdout)["rows"]} == {"busy"}
@@ -413,11 +326,4 @@ def test_a_job_that_never_fits_costs_no_other_trace(tmp_path: Path, jobs: Path) 
         "whorl: wide: job vast asks for 25 GPUs and the fleet has 24; replay it on a larger fleet (--nodes, "
         "--gpus-per-node), or leave the job out (left out: packed, pal, drain-outliers)"
     )
-    alone = refusal("--trace", wide, *shape)
-    assert "job vast asks for 25 GPUs and the fleet has 24" in alone
-
-
-def test_energy_without_the_power_of_gpus_says_what_to_give(jobs: Path) -> None:
-    fleet = ("--trace", jobs, "--policy", "packed", "--nodes", 6, "--gpus-per-node", 4, "--node-power", 760)
-    assert "so there is no energy in all: give --world gpu-power=W" in whorl(*fleet).stdout
-    assert "gpu-power=W" not in whorl(*fleet, "--world", "gpu-power=250").stdout
+    assert "job vast asks for 25 GPUs and the fleet has 24" in refusal("--trace", wide, *shape)

@@ -50,10 +50,7 @@ def test_a_file_has_the_same_keys_and_a_word_goes_with_it(trace: Path, tmp_path:
         (("check", "--store", "S", "--backend", "simulated:gpus=1,gpus=2"), "simulated:gpus: it is given 2 times"),
         (("check", "--store", "S", "--backend", "real"), "'real' is not one of cuda, simulated, auto"),
         (("check", "--store", "S", "--backend", "cuda:gpus=1"), "cuda takes nothing more: leave out :gpus=1"),
-        (
-            ("energy", "--store", "S", "--on", "slurm,there"),
-            "--on slurm,there: write a place, or a place and `,here`",
-        ),
+        (("energy", "--store", "S", "--on", "slurm,there"), "--on slurm,there: write a place, or a place and `,here`"),
         (("demo", "--fault", "1", "--fault", "2"), "Invalid value for '--fault': it takes one number"),
         (("verdicts", "--since", "7d", "plan"), "--since must follow plan, not precede it"),
     ],

@@ -53,16 +53,7 @@ def test_a_repeated_run_says_so_and_stores_nothing(stepped: tuple[str, Result]) 
 
 def test_steady_runs_over_weeks_as_json(tmp_path: Path) -> None:
     arguments = ["demo", "sim", "--store", str(tmp_path / "S"), "--gpus", "16", "--model", "A100", "--set", "runs=3"]
-    arguments += [
-        "--set",
-        "every=7d",
-        "--fault",
-        "drift",
-        "--fault",
-        "lost",
-        "--set",
-        "began=2026-03-01",
-    ]
+    arguments += ["--set", "every=7d", "--fault", "drift", "--fault", "lost", "--set", "began=2026-03-01"]
     result = whorl(*arguments, "--set", "cluster=green", "--load", "pagerank", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)

@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 import csv
-import http.server
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from whorl.cli import cli
 from whorl.errors import QueryError
 from whorl.store import Store
 from whorl.store.schema import TABLES
 from whorl.store.views import VIEWS
+from whorl.tests.cli import calling
 from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
 
-WHORL = [sys.executable, "-m", "whorl"]
+
+def whorl(store: Store, *words: str, stdin: bytes | None = None) -> Result:
+    return calling.whorl("sql --store", store.root, *words, stdin=stdin)
+
+
+def rows(store: Store, query: str) -> list[dict[str, Any]]:
+    result = whorl(store, "--json", query)
+    assert result.exit_code == 0, result.output
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    document = json.loads(result.stdout, parse_constant=refuse)
+    assert list(document) == ["schema", "rows"]
+    return list(document["rows"])
 
 
 @pytest.fixture(scope="module")
@@ -41,54 +55,30 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return made
 
 
-def whorl(store: Store, *arguments: str, stdin: bytes | None = None) -> Result:
-    return CliRunner().invoke(cli, ["sql", "--store", str(store.root), *arguments], input=stdin)
-
-
-def rows(store: Store, query: str) -> list[dict[str, Any]]:
-    result = whorl(store, "--json", query)
-    assert result.exit_code == 0, result.output
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is not JSON")
-
-    document = json.loads(result.stdout, parse_constant=refuse)
-    assert document["schema"] == "whorl.sql/1"
-    assert list(document) == ["schema", "rows"]
-    found: list[dict[str, Any]] = document["rows"]
-    return found
-
-
-# -- answers --------------------------------------------------------------------------------------------------
+QUERIES: dict[str, list[dict[str, Any]]] = {
+    "select gpu, power_w from runs order by gpu": [
+        {"gpu": "GPU-1", "power_w": 300.5},
+        {"gpu": "GPU-2", "power_w": None},
+    ],
+    "with a as (select 1 as x) from a union all select 2 order by 1": [{"x": 1}, {"x": 2}],
+    "with recursive t(x) as (select 1 union all select x + 1 from t where x < 3) select sum(x) s from t": [{"s": 6}],
+    "values (1)": [{"col0": 1}],
+    "select count(*) n from (show tables)": [{"n": len(TABLES) + len(VIEWS)}],
+    "/* why */ select 1 as x -- so": [{"x": 1}],
+    "select 1 as a, 2 as a, 3 as b, 4 as a": [{"a": 1, "a:1": 2, "b": 3, "a:2": 4}],
+    "pivot results on figure in ('time') using sum(value) group by run_id order by 1": [
+        {"run_id": "a", "time": 1.0},
+        {"run_id": "b", "time": 2.0},
+    ],
+    "select * from runs where false": [],
+    "select sum(value) over (order by value) s from measurements": [{"s": 1.0}, {"s": 3.0}],
+}
 
 
 @pytest.mark.long(short=1)
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        (
-            "select gpu, power_w from runs order by gpu",
-            [{"gpu": "GPU-1", "power_w": 300.5}, {"gpu": "GPU-2", "power_w": None}],
-        ),
-        ("with a as (select 1 as x) from a union all select 2 order by 1", [{"x": 1}, {"x": 2}]),
-        (
-            "with recursive t(x) as (select 1 union all select x + 1 from t where x < 3) select sum(x) s from t",
-            [{"s": 6}],
-        ),
-        ("values (1)", [{"col0": 1}]),
-        ("select count(*) n from (show tables)", [{"n": len(TABLES) + len(VIEWS)}]),
-        ("/* why */ select 1 as x -- so", [{"x": 1}]),
-        ("select 1 as a, 2 as a, 3 as b, 4 as a", [{"a": 1, "a:1": 2, "b": 3, "a:2": 4}]),
-        (
-            "pivot results on figure in ('time') using sum(value) group by run_id order by 1",
-            [{"run_id": "a", "time": 1.0}, {"run_id": "b", "time": 2.0}],
-        ),
-        ("select * from runs where false", []),
-        ("select sum(value) over (order by value) s from measurements", [{"s": 1.0}, {"s": 3.0}]),
-    ],
-)
-def test_queries(store: Store, query: str, expected: list[dict[str, Any]]) -> None:
-    assert rows(store, query) == expected
+@pytest.mark.parametrize("query", QUERIES)
+def test_queries(store: Store, query: str) -> None:
+    assert rows(store, query) == QUERIES[query]
 
 
 VALUES = [
@@ -128,27 +118,28 @@ VALUES = [
 ]
 
 
-def test_every_kind_of_value_is_json(store: Store) -> None:
-    (row,) = rows(store, "select " + ", ".join(f"{expression} as c{i}" for i, (expression, _) in enumerate(VALUES)))
+EVERY_VALUE = "select " + ", ".join(f"{expression} as c{i}" for i, (expression, _) in enumerate(VALUES))
+
+
+def test_every_kind_of_value_is_json_and_stands_in_a_table_and_in_csv(store: Store) -> None:
+    (row,) = rows(store, EVERY_VALUE)
     assert row == {f"c{i}": value for i, (_, value) in enumerate(VALUES)}
+    assert whorl(store, EVERY_VALUE).exit_code == 0
+    header, cells = csv.reader(io.StringIO(whorl(store, "--csv", EVERY_VALUE).stdout))
+    assert header == list(row)
+    assert (cells[0], cells[3]) == ("", "[null, null, 1.5]")
+    assert "dead" in cells
 
 
 def test_a_plain_answer_is_printed_as_one_of_arrow_is(store: Store) -> None:
     values = "-7::tinyint a, 7::uhugeint b, sum(2)::hugeint c, 1.1::float d, 2.5e300::double e, 'x' f, true g, null h"
     query = f"select {values}, 'nan'::double i, 3::ubigint a from runs"
-    for option in (["--json"], ["--csv"], []):
-        plain = whorl(store, *option, query).output
-        arrow = whorl(store, *option, query.replace(" from", ", [1] z from")).output
-        assert plain.count("\n") == arrow.count("\n")
-        if option == ["--json"]:
-            (expected,) = json.loads(arrow)["rows"]
-            assert [{**row, "z": [1]} for row in json.loads(plain)["rows"]] == [expected]
-        if option == ["--csv"]:
-            assert plain.splitlines() == [line.rpartition(",")[0] for line in arrow.splitlines()]
-        if not option:
-            assert [line.split() for line in plain.splitlines()] == [
-                line.split()[:-1] if i < 2 else line.split() for i, line in enumerate(arrow.splitlines())
-            ]
+    with_list = query.replace(" from", ", [1] z from")
+    assert [row | {"z": [1]} for row in rows(store, query)] == rows(store, with_list)
+    plain, arrow = (whorl(store, "--csv", text).output.splitlines() for text in (query, with_list))
+    assert plain == [line.rpartition(",")[0] for line in arrow]
+    plain, arrow = (whorl(store, text).output.splitlines() for text in (query, with_list))
+    assert [line.split() for line in plain] == [line.split()[: -1 if i < 2 else None] for i, line in enumerate(arrow)]
 
 
 def test_a_plain_answer_needs_no_large_package_also_of_a_compacted_store(tmp_path: Path) -> None:
@@ -167,20 +158,6 @@ def test_a_plain_answer_needs_no_large_package_also_of_a_compacted_store(tmp_pat
     assert not loaded & {"pyarrow", "numpy", "polars", "rich"}
 
 
-def test_every_kind_of_value_in_a_table_and_in_csv(store: Store) -> None:
-    query = "select " + ", ".join(f"{expression} as c{i}" for i, (expression, _) in enumerate(VALUES))
-    assert whorl(store, query).exit_code == 0
-    result = whorl(store, "--csv", query)
-    header, cells = csv.reader(io.StringIO(result.stdout))
-    assert header == [f"c{i}" for i in range(len(VALUES))]
-    assert cells[0] == ""
-    assert cells[header.index("c3")] == "[null, null, 1.5]"
-    assert "dead" in cells
-
-
-# -- protection -----------------------------------------------------------------------------------------------
-
-
 def test_what_reads_or_writes_elsewhere_is_refused(store: Store, tmp_path: Path) -> None:
     """tests/dashboards/test_console.py tries every way."""
     secret = tmp_path / "secret.csv"
@@ -193,32 +170,17 @@ def test_what_reads_or_writes_elsewhere_is_refused(store: Store, tmp_path: Path)
 
 
 def test_the_network_is_not_reached(store: Store) -> None:
-    asked = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_error(404)
-
-        do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}"
-        for query in (
-            f"from read_csv('{address}/x.csv')",
-            f"from '{address}/x.parquet'",
-            f"install x from '{address}'",
-        ):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        for query in (f"from read_csv('{address}/x')", f"from '{address}/x.parquet'", f"install x from '{address}'"):
             assert whorl(store, query).exit_code == 4
-        server.shutdown()
-    assert asked == []
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody came
+            server.accept()
 
 
 @pytest.mark.long
 def test_variables_are_not_tables(store: Store) -> None:
-    import polars as pl
-
     secret = pl.DataFrame({"word": ["sesame"]})
     for unsafe in (False, True):
         for name in ("secret", "connection", "statements", "answer"):
@@ -229,40 +191,29 @@ def test_variables_are_not_tables(store: Store) -> None:
 
 def test_unsafe_lifts_it(store: Store, tmp_path: Path) -> None:
     (tmp_path / "secret.csv").write_text("word\nsesame\n")
-    result = whorl(
-        store, "--unsafe", "--json", f"select word, n from '{tmp_path}/secret.csv', (select count(*) n from runs)"
-    )
-    assert json.loads(result.stdout)["rows"] == [{"word": "sesame", "n": 2}]
+    query = f"select word, n from '{tmp_path}/secret.csv', (select count(*) n from runs)"
+    assert json.loads(whorl(store, "--unsafe", "--json", query).stdout)["rows"] == [{"word": "sesame", "n": 2}]
     made = tmp_path / "made.csv"
     assert whorl(store, "--unsafe", f"set threads = 1; copy runs to '{made}'").exit_code == 0
     assert made.read_text().count("\n") == 3
 
 
-# -- mistakes -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "words"),
     [
-        ("", "there is no SQL statement"),
-        (" ; -- nothing", "there is no SQL statement"),
-        ("selec 1", "syntax error"),
-        ("select nothing from runs", "nothing"),
-        ("from nowhere", "there is no table nowhere"),
-        ("from rns", "there is runs"),
-        ("select ?", "parameters"),
-        ("select 'a'::int", "Could not convert"),
-        ("select 1 \0", "there is no SQL statement"),
+        ("", "there is no SQL statement"), (" ; -- nothing", "there is no SQL statement"),
+        ("selec 1", "syntax error"), ("select nothing from runs", "nothing"), ("from rns", "there is runs"),
+        ("from nowhere", "there is no table nowhere"), ("select ?", "parameters"),
+        ("select 'a'::int", "Could not convert"), ("select 1 \0", "there is no SQL statement"),
         ("pivot results on figure using sum(value)", "PIVOT needs its values listed"),
-        ("select " + "(" * 5000 + "1" + ")" * 5000, ""),
-        ("select " + "1+" * 3000 + "1", ""),
+        ("select " + "(" * 5000 + "1" + ")" * 5000, ""), ("select " + "1+" * 3000 + "1", ""),
     ],
-)
-def test_a_wrong_query_is_a_sentence(store: Store, query: str, said: str) -> None:
+)  # fmt: skip
+def test_a_wrong_query_is_a_sentence(store: Store, query: str, words: str) -> None:
     result = whorl(store, query)
     assert result.exit_code == 4
     assert result.stderr.startswith("whorl: ")
-    assert said in result.stderr
+    assert words in result.stderr
     assert "Traceback" not in result.output
 
 
@@ -272,41 +223,23 @@ def test_the_message_about_a_wrong_query_says_where_and_steers_no_terminal(store
     assert "\\x1b[2J\\x9b" in message
 
 
-def test_text_that_is_not_utf8(store: Store) -> None:
+def test_standard_input_and_text_that_is_not_utf8(store: Store) -> None:
+    assert json.loads(whorl(store, "--json", "-", stdin="select 'ü' as x\n".encode()).stdout)["rows"] == [{"x": "ü"}]
     with pytest.raises(QueryError, match="not UTF-8"):
         store.sql("select '\udcff'")
     assert whorl(store, "-", stdin=b"select '\xff'").exit_code == 4
 
 
-# -- printing -------------------------------------------------------------------------------------------------
-
-
-def test_standard_input(store: Store) -> None:
-    assert json.loads(whorl(store, "--json", "-", stdin="select 'ü' as x\n".encode()).stdout)["rows"] == [{"x": "ü"}]
-
-
 @pytest.mark.long
 def test_no_escape_codes_and_no_cut_text_where_the_output_is_no_terminal(store: Store) -> None:
     long = "x" * 5000
-    for environment in sample([{"FORCE_COLOR": "1", "CLICOLOR_FORCE": "1"}, {"NO_COLOR": "1"}, {}], short=1):
-        done = subprocess.run(
-            [*WHORL, "sql", "--store", store.root, f"select '{long}' as a, 1 as b"],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "COLUMNS": "40", **environment},
-        )
+    command = [sys.executable, "-m", "whorl", "sql", "--store", store.root, f"select '{long}' as a, 1 as b"]
+    for variables in sample([{"FORCE_COLOR": "1", "CLICOLOR_FORCE": "1"}, {"NO_COLOR": "1"}, {}], short=1):
+        environment = {**os.environ, "COLUMNS": "40", **variables}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         assert "\x1b" not in done.stdout
-        header, row = done.stdout.splitlines()
-        assert row.split() == [long, "1"]
-        assert header.split() == ["a", "b"]
+        assert [line.split() for line in done.stdout.splitlines()] == [["a", "b"], [long, "1"]]
         assert done.stderr == "(1 row)\n"
-
-
-def test_json_and_csv_exclude_each_other(store: Store) -> None:
-    result = whorl(store, "--json", "--csv", "select 1")
-    assert result.exit_code == 2
-    assert "cannot be used together" in result.stderr
 
 
 def test_spilled_sorting_leaves_nothing_behind(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

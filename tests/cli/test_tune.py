@@ -49,9 +49,6 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-# -- from a sweep ------------------------------------------------------------------------------------------------
-
-
 def test_a_row_for_each_workload_and_batch_size(table: Path) -> None:
     rows = document("--sweep", table, "--max-slowdown", "5%")["rows"]
     assert [(row["network"], row["batch_size"]) for row in rows] == [
@@ -114,9 +111,6 @@ def test_what_does_not_fit_is_refused_in_a_sentence(words: tuple[str, ...], sent
     assert result.exit_code == 2
     assert sentence in result.stderr
     assert result.stdout == ""
-
-
-# -- by a search -------------------------------------------------------------------------------------------------
 
 
 def count(store: Path) -> int:

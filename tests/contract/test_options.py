@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from random import Random
@@ -51,438 +53,310 @@ HOSTILE = {
     "time": ["0", "99999999999999w"],
 }
 
-COMMON = {
-    "--account": ["physics"],
-    "--after": ["2026-11-10"],
-    "--backend": ["simulated", "auto", "cuda"],
-    "--before": ["2026-11-10"],
-    "--budget": ["200h"],
-    "--campaign": ["nightly", "no such"],
-    "--cluster": ["simulated-V100-1", "elsewhere"],
-    "--deadline": ["2d"],
-    "--fault": ["slow_memory=5%", "lost", "lost=3%", "1", "9"],
-    "--fleet": ["{world}/fleet.toml"],
-    "--gpu": ["c001-1/0", "c001"],
-    "--gpus": ["4", "1", "7"],
-    "--host": ["127.0.0.1:1"],
-    "--interval": ["2", "100ms"],
-    "--job": ["5", "6", "404"],
-    "--keep": ["30d"],
-    "--locality-penalty": ["1.7"],
-    "--max-age": ["10d"],
-    "--model": ["V100", "H100"],
-    "--neighbours": ["idle", "busy"],
-    "--node": ["c001-1", "n01"],
-    "--on": ["here", "here,here", "dask://x", "x", "slurm,there"],
-    "--output": ["{here}/output"],
-    "--partition": ["batch", "other"],
-    "--population": ["normal"],
-    "--program": ["whorl", "module run 'whorl"],
-    "--replicates": ["30"],
-    "--option": ["--exclusive", "--wrap=x"],
-    "--seed": ["3", "0"],
-    "--settings": ["{world}/energy.toml"],
-    "--setup": ["module load cuda"],
-    "--since": ["2026-11-02", "30d"],
-    "--socket": ["{here}/engine"],
-    "--start-up": ["1min"],
-    "--store": ["{store}", "{world}/empty", "{world}/undated", "{here}/none"],
-    "--suite": ["quick", "full"],
-    "--template": ["{world}/template"],
-    "--time-zone": ["Europe/Berlin", "Atlantis"],
-    "--timeout": ["60s"],
-    "--until": ["2026-11-28", "1d"],
-    "--url": ["http://127.0.0.1:1/metrics"],
-    "--workers": ["2"],
-    "--workload": ["sgemm", "bert"],
-}
+
+def tried(line: str) -> dict[str, list[str]]:
+    """The values of each option in a line such as `a b --x 1 2`; the words before all options are those of ""."""
+    option, table = "", dict[str, list[str]]()
+    for word in shlex.split(line):
+        if word.startswith("--"):
+            option = word
+        table.setdefault(option, [])
+        if option != word:
+            table[option].append(word.removeprefix("\\"))
+    return table
+
+
+COMMON = tried(r"""
+    --account physics --after 2026-11-10 --backend simulated auto cuda --before 2026-11-10 --budget 200h
+    --campaign nightly "no such" --cluster simulated-V100-1 elsewhere --deadline 2d
+    --fault slow_memory=5% lost lost=3% 1 9 --fleet {world}/fleet.toml --gpu c001-1/0 c001 --gpus 4 1 7
+    --host 127.0.0.1:1 --interval 2 100ms --job 5 6 404 --keep 30d --locality-penalty 1.7 --max-age 10d
+    --model V100 H100 --neighbours idle busy --node c001-1 n01 --on here here,here dask://x x slurm,there
+    --output {here}/output --partition batch other --population normal --program whorl "module run 'whorl"
+    --replicates 30 --option \\--exclusive \\--wrap=x --seed 3 0 --settings {world}/energy.toml
+    --setup "module load cuda" --since 2026-11-02 30d --socket {here}/engine --start-up 1min
+    --store {store} {world}/empty {world}/undated {here}/none --suite quick full --template {world}/template
+    --time-zone Europe/Berlin Atlantis --timeout 60s --until 2026-11-28 1d --url http://127.0.0.1:1/metrics
+    --workers 2 --workload sgemm bert
+""")
 
 
 @dataclass(frozen=True)
 class Verb:
     """How a command is tried."""
 
-    base: Mapping[str, str | None]
-    """The usual call: values by option, None for a flag; "" stands for the arguments, separated by bars."""
-    values: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Those of its options that mean something else than in COMMON."""
+    usual: str
+    """The usual call."""
+    tries: str = ""
+    """The values of those of its options that mean something else than in COMMON; arguments go together by bars."""
     costly: bool = False
     """It is tried in the long form only, and there with one option at a time."""
     writes: bool = False
     """Its store is a copy for each call."""
-    beside: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    needs: Mapping[str, str] = field(default_factory=dict)
     """What else an option needs: other options, or OUT for one of the usual call that is left out."""
     never: Mapping[str, str] = field(default_factory=dict)
     """Options that have no call with status 0 here, and why; "*" where that may be all."""
 
+    @cached_property
+    def base(self) -> dict[str, str | None]:
+        """The usual call by option, None for a flag; "" stands for the arguments, separated by bars."""
+        return called(self.usual)
 
-STORE = {"--store": "{store}"}
-OUT = "left out"
-NODE = {"--fleet": "{world}/fleet.toml", "--node": "n01", "--gpus": OUT}
-PUBLISHED = {
-    "--as-published": "pal-sc24",
-    "--profiles": "{world}/profiles",
-    "--nodes": OUT,
-    "--gpus-per-node": OUT,
-}
-SIMULATED = STORE | {"--backend": "simulated", "--gpus": "1"}
-TUNED = SIMULATED | {"": "gemm-fp32", "--max-slowdown": "5%", "--trials": "3", "--suite": "quick", "--sweep": OUT}
-STRESSED = {"--backend": "simulated", "--gpus": "1", "--trials": "3", "--sweep": OUT, "--max-slowdown": OUT}
+    @cached_property
+    def values(self) -> dict[str, list[str]]:
+        return tried(self.tries)
+
+    @cached_property
+    def beside(self) -> dict[str, dict[str, str | None]]:
+        return {option: called(line) for option, line in self.needs.items()}
+
+
+def called(line: str) -> dict[str, str | None]:
+    """The value of each option of a line, None for a flag."""
+    return {option: "|".join(words) if words else None for option, words in tried(line).items()}
+
+
+OUT = "OUT"
+STORE = "--store {store}"
+NODE = "--fleet {world}/fleet.toml --node n01 --gpus OUT"
+PUBLISHED = "--as-published pal-sc24 --profiles {world}/profiles --nodes OUT --gpus-per-node OUT"
+SIMULATED = "--store {store} --backend simulated --gpus 1"
+TUNED = f"gemm-fp32 {SIMULATED} --max-slowdown 5% --trials 3 --suite quick --sweep OUT"
+STRESSED = "--backend simulated --gpus 1 --trials 3 --sweep OUT --max-slowdown OUT"
 TUNED_BY = ("backend", "gpus", "knob", "model", "resume", "safe", "seed", "store", "suite", "trials", "warm-start")
-PLACE = {"--workers": {"--on": "here"}}
+PLACE = {"--workers": "--on here"}
 WORKERS = {"--account": "needs workers of Slurm"}
 ACCOUNTING = "needs the accounting of Slurm"
 ENGINE = "needs an engine of DCGM"
-PROBED = {
-    "": ["launch", "power-square|idle", "nonsense"],
-    "--cool-down": ["5s"],
-    "--duty": ["0.3", "0.99999"],
-    "--gpu": ["0", "c001-1/0"],
-    "--input": ["zeros", "nonsense"],
-    "--input-seed": ["2"],
-    "--interval": ["1s"],
-    "--knobs": ["{world}/knobs.json", "{world}/sweep.csv", "{here}"],
-    "--lock-clock": ["1200", "1", "-5"],
-    "--model": ["V100", "A100"],
-    "--node": ["n01", "c001-1"],
-    "--period": ["0.1s"],
-    "--power-limit": ["200", "1"],
-    "--precision": ["5", "100"],
-    "--repeats": ["3", "20"],
-    "--start-temperature": ["60", "-300"],
-    "--time-limit": ["1s"],
-}
-CAMPAIGN = {"": ["launch", "launch|idle", "nonsense"], "--nodes": ["n[01-02]", "n[", "x"]}
-REPLAY = {
-    "--alpha": ["0.5", "0"],
-    "--asleep-power": ["10"],
-    "--backward": ["0.5"],
-    "--foreground": ["0.9"],
-    "--burst": ["BERT={world}/plan.json", "BERT={world}/jobs.txt", "BERT"],
-    "--class": ["*=none", "BERT=sgemm", "*=sgemm", "BERT"],
-    "--curves": ["{world}/curves.csv", "{world}/jobs.txt"],
-    "--deadline-slack": ["1.5"],
-    "--failures": ["{world}/failures.csv"],
-    "--gpu-idle": ["50"],
-    "--gpu-power": ["250"],
-    "--gpus-per-node": ["8", "4", "3"],
-    "--knowledge": ["none", "estimate", "exact"],
-    "--knowledge-error": ["1"],
-    "--migration-cost": ["30"],
-    "--mtbf": ["100"],
-    "--node-power": ["760"],
-    "--nodes": ["3", "1", "2"],
-    "--pair-at-least": ["1.2"],
-    "--pairs": ["{world}/pairs.csv", "{world}/jobs.txt"],
-    "--plot": ["{here}/plot.html", "{here}/no/plot.html"],
-    "--policy": ["packed", "pal,pm-first", "all", "x", "las", "eaco", "absent:Mine", "help"],
-    "--preemption-cost": ["30"],
-    "--processors-per-gpu": ["2"],
-    "--profiles": ["{world}/profiles", "{world}/empty"],
-    "--regimes": ["{world}/regimes.json", "{world}/jobs.txt"],
-    "--repair": ["1"],
-    "--round": ["60"],
-    "--scheduler": ["fifo", "las,srtf", "all"],
-    "--seed": ["5"],
-    "--seeds": ["2"],
-    "--sleep-after": ["60"],
-    "--trace": ["{world}/trace.csv", "{world}/jobs.txt", "{world}/template"],
-    "--trace-format": ["csv", "swf", "x"],
-    "--wake": ["30"],
-    "--workers": ["1"],
-}
-ADVISE = {
-    "--and": ["c001-2", "x["],
-    "--cluster-nodes": ["8", "0"],
-    "--hard": ["1.2"],
-    "--log": ["{world}/log.csv", "{world}/jobs.txt"],
-    "--max-share": ["10%", "100%", "0"],
-    "--nodes": ["{world}/hosts"],
-    "--soft": ["1.01"],
-    "--time": ["12h", "x"],
-}
+PROBED = r"""
+    launch power-square|idle nonsense
+    --cool-down 5s --duty 0.3 0.99999 --gpu 0 c001-1/0 --input zeros nonsense --input-seed 2 --interval 1s
+    --knobs {world}/knobs.json {world}/sweep.csv {here} --lock-clock 1200 1 -5 --model V100 A100 --node n01 c001-1
+    --period 0.1s --power-limit 200 1 --precision 5 100 --repeats 3 20 --start-temperature 60 -300 --time-limit 1s
+"""
+CAMPAIGN = "launch launch|idle nonsense --nodes n[01-02] n[ x"
+REPLAY = r"""
+    --alpha 0.5 0 --asleep-power 10 --backward 0.5 --foreground 0.9 --deadline-slack 1.5 --failures {world}/failures.csv
+    --burst BERT={world}/plan.json BERT={world}/jobs.txt BERT --class *=none BERT=sgemm *=sgemm BERT
+    --curves {world}/curves.csv {world}/jobs.txt --gpu-idle 50 --gpu-power 250 --gpus-per-node 8 4 3
+    --knowledge none estimate exact --knowledge-error 1 --migration-cost 30 --mtbf 100 --node-power 760 --nodes 3 1 2
+    --pair-at-least 1.2 --pairs {world}/pairs.csv {world}/jobs.txt --plot {here}/plot.html {here}/no/plot.html
+    --policy packed pal,pm-first all x las eaco absent:Mine help --preemption-cost 30 --processors-per-gpu 2
+    --profiles {world}/profiles {world}/empty --regimes {world}/regimes.json {world}/jobs.txt --repair 1 --round 60
+    --scheduler fifo las,srtf all --seed 5 --seeds 2 --sleep-after 60
+    --trace {world}/trace.csv {world}/jobs.txt {world}/template --trace-format csv swf x --wake 30 --workers 1
+"""
+ADVISE = """
+    --and c001-2 x[ --cluster-nodes 8 0 --hard 1.2 --log {world}/log.csv {world}/jobs.txt --max-share 10% 100% 0
+    --nodes {world}/hosts --soft 1.01 --time 12h x
+"""
 
 VERBS = {
     "demo": Verb(
-        {"--gpus": "1", "--fault": "0", "--out": "{here}/demo"},
-        {"--out": ["{here}/demo", "{world}/jobs.txt"], "--suite": ["quick"], "--gpus": ["1", "2"]},
+        "--gpus 1 --fault 0 --out {here}/demo",
+        "--out {here}/demo {world}/jobs.txt --suite quick --gpus 1 2",
         costly=True,
     ),
-    "demo sample": Verb({"": "{here}/files", "--gpus": "4"}, {"": ["{here}/files", "{world}/jobs.txt"]}),
-    "doctor": Verb({}),
-    "man": Verb({}),
-    "probe list": Verb({}),
+    "demo sample": Verb("{here}/files --gpus 4", "{here}/files {world}/jobs.txt"),
+    "doctor": Verb(""),
+    "man": Verb(""),
+    "probe list": Verb(""),
     "probe run": Verb(
-        SIMULATED | {"": "launch"},
+        f"launch {SIMULATED}",
         PROBED,
         writes=True,
-        beside={
-            "--duty": {"": "power-square"},
-            "--exclusive": NODE,
-            "--fault": {"--seed": "9"},
-            "--fleet": NODE,
-            "--gpu": NODE,
-            "--input": {"": "gemm-fp32"},
-            "--input-seed": {"": "gemm-fp32"},
-            "--knobs": {"": "stress"},
-            "--node": NODE,
-            "--period": {"": "power-square"},
-            "--until-wrong": {"": "soak", "--time-limit": "1s"},
+        needs={
+            **dict.fromkeys(("--exclusive", "--fleet", "--gpu", "--node"), NODE),
+            **dict.fromkeys(("--duty", "--period"), "power-square"),
+            **dict.fromkeys(("--input", "--input-seed"), "gemm-fp32"),
+            "--fault": "--seed 9",
+            "--knobs": "stress",
+            "--until-wrong": "soak --time-limit 1s",
         },
     ),
-    "probe prolog": Verb({"--backend": "simulated", "--gpus": "2"}, {"--gpus": ["1", "2"]}),
+    "probe prolog": Verb("--backend simulated --gpus 2", "--gpus 1 2"),
     "tune": Verb(
-        {"--sweep": "{world}/sweep.csv", "--max-slowdown": "5%"},
-        {
-            "": ["gemm-fp32", "nonsense"],
-            "--across": ["batch"],
-            "--command": ["true", "'"],
-            "--knob": ["n=1024,2048", "n=x", "x"],
-            "--max-latency": ["20", "16ms", "0"],
-            "--max-slowdown": ["5%", "0", "5"],
-            "--resume": ["{here}/trials", "{here}"],
-            "--stress": ["power", "spread"],
-            "--sweep": ["{world}/sweep.csv", "{world}/trace.csv", "{world}/template"],
-            "--trials": ["3", "4"],
-            "--unit-of-work": ["10"],
-            "--warm-start": ["{world}/start.csv", "{world}/sweep.csv", "{here}"],
-        },
+        "--sweep {world}/sweep.csv --max-slowdown 5%",
+        r"""
+        gemm-fp32 nonsense --across batch --command true "'" --knob n=1024,2048 n=x x --max-latency 20 16ms 0
+        --max-slowdown 5% 0 5 --resume {here}/trials {here} --stress power spread
+        --sweep {world}/sweep.csv {world}/trace.csv {world}/template --trials 3 4 --unit-of-work 10
+        --warm-start {world}/start.csv {world}/sweep.csv {here}
+        """,
         writes=True,
-        beside=dict.fromkeys(("", *(f"--{name}" for name in TUNED_BY)), TUNED)
-        | {"--max-latency": {"--max-slowdown": OUT}, "--stress": STRESSED},
+        needs=dict.fromkeys(("", *(f"--{name}" for name in TUNED_BY)), TUNED)
+        | {"--max-latency": "--max-slowdown OUT", "--stress": STRESSED},
         never=dict.fromkeys(("--command", "--gpu", "--timeout", "--unit-of-work"), "needs a GPU"),
     ),
-    "campaign plan": Verb(STORE | {"": "launch"}, CAMPAIGN, writes=True),
+    "campaign plan": Verb(f"launch {STORE}", CAMPAIGN, writes=True),
     "campaign run": Verb(
-        STORE | {"": "launch", "--once": None},
-        CAMPAIGN | {"--max-pending": ["1"], "--patience": ["1s"], "--settle": ["1s"], "--tries": ["2"]},
-        writes=True,
+        f"launch {STORE} --once", f"{CAMPAIGN} --max-pending 1 --patience 1s --settle 1s --tries 2", writes=True
     ),
-    "campaign status": Verb(STORE, {"--campaign": ["weekly", "no such"]}),
+    "campaign status": Verb(STORE, '--campaign weekly "no such"'),
     "campaign render": Verb(
-        {"": "launch", "--scheduler": "slurm"},
-        {"": ["launch", "nonsense"], "--nodes": ["n01", "x y"], "--option": ["--exclusive", "a'b"]},
+        "launch --scheduler slurm", r"""launch nonsense --nodes n01 "x y" --option \\--exclusive "a'b" """
     ),
-    "campaign doctor": Verb(STORE | {"--here": None}, {"--nodes": ["n01"], "--wait": ["1s"]}, writes=True),
-    "campaign pack": Verb(
-        {"": "{here}/whorl.tgz"}, {"": ["{here}/whorl.tgz", "{here}/none/whorl.tgz", "{here}"]}, costly=True
-    ),
+    "campaign doctor": Verb(f"{STORE} --here", "--nodes n01 --wait 1s", writes=True),
+    "campaign pack": Verb("{here}/whorl.tgz", "{here}/whorl.tgz {here}/none/whorl.tgz {here}", costly=True),
     "collect": Verb(
-        STORE | {"--backend": "simulated", "--duration": "0.2", "--interval": "0.1", "--node": "n1"},
-        {
-            "--backend": ["simulated", "nvml", "prometheus", "x"],
-            "--duration": ["0.2", "0.1"],
-            "--durable": ["tick", "1s"],
-            "--hung": ["1s"],
-            "--interval": ["0.1", "50ms"],
-            "--slow-interval": ["1s"],
-        },
+        f"{STORE} --backend simulated --duration 0.2 --interval 0.1 --node n1",
+        "--backend simulated nvml prometheus x --duration 0.2 0.1 --durable tick 1s --hung 1s --interval 0.1 50ms"
+        " --slow-interval 1s",
         writes=True,
-        never={"--host": ENGINE, "--socket": ENGINE, "--job": ENGINE, "--url": "needs an exporter of metrics"},
+        never=dict.fromkeys(("--host", "--socket", "--job"), ENGINE) | {"--url": "needs an exporter of metrics"},
     ),
     "import": Verb(
-        STORE | {"": "{world}/table.csv", "--map": "ms=time:ms"},
-        {
-            "": ["{world}/table.csv", "{world}/smi.csv", "{world}/table.csv|{world}/smi.csv", "{world}/template"],
-            "--at": ["2026-11-23 14:05:00", "x"],
-            "--every": ["1"],
-            "--header": ["uuid,app,ms", "a"],
-            "--layout": ["{world}/layout.yaml"],
-            "--ranks": ["{world}/ranks.csv"],
-            "--map": ["ms=time:ms", "ms=power:W", "ms"],
-            "--unit": ["ms", "ms=s", "x"],
-        },
+        f"{{world}}/table.csv {STORE} --map ms=time:ms",
+        """
+        {world}/table.csv {world}/smi.csv {world}/table.csv|{world}/smi.csv {world}/template
+        --at "2026-11-23 14:05:00" x --every 1 --header uuid,app,ms a --layout {world}/layout.yaml
+        --ranks {world}/ranks.csv --map ms=time:ms ms=power:W ms --unit ms ms=s x
+        """,
         writes=True,
-        beside={"--header": {"": "{world}/bare.csv"}},
+        needs={"--header": "{world}/bare.csv"},
         never=dict.fromkeys(("--job", "--layout", "--ranks"), "needs a timeline: tests/cli/test_timelines.py"),
     ),
     "jobs import": Verb(
-        STORE | {"--log": "{world}/jobs.txt", "--gpus-per-node": "4"},
-        {
-            "--log": ["{world}/jobs.txt", "{world}/template"],
-            "--gpus-per-node": ["4", "n[01-02]=8", "n["],
-            "--tags": ["{here}"],
-        },
+        f"{STORE} --log {{world}}/jobs.txt --gpus-per-node 4",
+        "--log {world}/jobs.txt {world}/template --gpus-per-node 4 n[01-02]=8 n[ --tags {here}",
         writes=True,
-        beside={"--since": {"--log": OUT}, "--until": {"--log": OUT, "--since": "2026-11-02"}},
+        needs={"--since": "--log OUT", "--until": "--log OUT --since 2026-11-02"},
         never={"--since": ACCOUNTING, "--until": ACCOUNTING},
     ),
-    "jobs idle": Verb(STORE, {"--user": ["alice", ""], "--at-least": ["1s", "0s"], "--price": ["2.5", "-1"]}),
+    "jobs idle": Verb(STORE, '--user alice "" --at-least 1s 0s --price 2.5 -1'),
     "jobs chain": Verb(
-        {"--script": "{world}/train.sbatch", "--once": None, "--folder": "{here}/chain"},
-        {
-            "--cost": ["0.5", "-1"],
-            "--folder": ["{here}/chain", "{world}/jobs.txt"],
-            "--patience": ["1s"],
-            "--policy": ["reactive", "lead6", "x"],
-            "--option": ["--time=1", "a'b"],
-            "--script": ["{world}/train.sbatch", "{world}/jobs.txt", "{here}"],
-            "--until": ["done", "3", "7d", "x"],
-        },
+        "--script {world}/train.sbatch --once --folder {here}/chain",
+        r"""
+        --cost 0.5 -1 --folder {here}/chain {world}/jobs.txt --patience 1s --policy reactive lead6 x
+        --option \\--time=1 "a'b" --script {world}/train.sbatch {world}/jobs.txt {here} --until done 3 7d x
+        """,
     ),
     "jobs chain-study": Verb(
-        {"--log": "{world}/log.csv", "--policy": "reactive,average"},
-        {
-            "--as-published": ["mirage"],
-            "--cost": ["0.5", "0"],
-            "--cluster-nodes": ["4", "1", "0"],
-            "--gpus-per-node": ["4"],
-            "--log": ["{world}/log.csv", "{world}/jobs.txt", "{world}/trace.csv"],
-            "--nodes": ["2", "5"],
-            "--policy": ["average", "reactive,p75", "x"],
-            "--samples": ["{here}/samples.csv", "{here}"],
-            "--seed": ["1"],
-            "--test-from": ["2022-11-02", "2023-11-02", "x"],
-            "--time-zone": ["Europe/Berlin", "x"],
-        },
-        beside={"--samples": {"--as-published": "mirage"}},
+        "--log {world}/log.csv --policy reactive,average",
+        """
+        --as-published mirage --cost 0.5 0 --cluster-nodes 4 1 0 --gpus-per-node 4
+        --log {world}/log.csv {world}/jobs.txt {world}/trace.csv --nodes 2 5 --policy average reactive,p75 x
+        --samples {here}/samples.csv {here} --seed 1 --test-from 2022-11-02 2023-11-02 x --time-zone Europe/Berlin x
+        """,
+        needs={"--samples": "--as-published mirage"},
         never={"--cost": "learns from 500 waits, and the log has fewer"},
     ),
-    "jobs wait": Verb({"--time": "1-00"}, {"--nodes": ["8", "0"], "--time": ["1-00", "UNLIMITED", "x"]}),
-    "jobs show": Verb(STORE, {"--fleet": ["{store}", "{here}/none"]}),
-    "jobs tag": Verb({"": "begin|{here}"}, {"": ["begin|{here}", "end|{here}", "script"]}),
+    "jobs wait": Verb("--time 1-00", "--nodes 8 0 --time 1-00 UNLIMITED x"),
+    "jobs show": Verb(STORE, "--fleet {store} {here}/none"),
+    "jobs tag": Verb("begin {here}", "begin|{here} end|{here} script"),
     "demo sim": Verb(
-        STORE | {"--gpus": "2", "--hours": "0.01", "--interval": "10"},
-        {
-            "--began": ["2026-11-25T00:00:00", "9999-12-31T23:59:59", "x"],
-            "--cluster": ["other", "simulated-V100-1"],
-            "--every": ["6h"],
-            "--hours": ["0.01", "0"],
-            "--interval": ["10"],
-            "--load": ["gemm-fp32", "mixed", "x"],
-            "--runs": ["2"],
-        },
+        f"{STORE} --gpus 2 --hours 0.01 --interval 10",
+        """
+        --began 2026-11-25T00:00:00 9999-12-31T23:59:59 x --cluster other simulated-V100-1 --every 6h --hours 0.01 0
+        --interval 10 --load gemm-fp32 mixed x --runs 2
+        """,
         writes=True,
-        beside={option: {"--runs": "2", "--hours": OUT, "--interval": OUT} for option in ("--runs", "--every")}
-        | {"--fault": {"--seed": "9"}},
+        needs=dict.fromkeys(("--runs", "--every"), "--runs 2 --hours OUT --interval OUT") | {"--fault": "--seed 9"},
     ),
-    "verdicts": Verb(STORE, costly=True, writes=True, beside=PLACE, never=WORKERS),
-    "explain": Verb(STORE | {"": "c001-1/0"}, {"": ["c001-1/0", "c001", "x"]}),
-    "verdicts fingerprint": Verb(STORE, costly=True, writes=True, beside=PLACE, never=WORKERS),
+    "verdicts": Verb(STORE, costly=True, writes=True, needs=PLACE, never=WORKERS),
+    "explain": Verb(f"c001-1/0 {STORE}", "c001-1/0 c001 x"),
+    "verdicts fingerprint": Verb(STORE, costly=True, writes=True, needs=PLACE, never=WORKERS),
     "check": Verb(
         SIMULATED,
-        {"--critical": ["20", "1"], "--gpus": ["1", "2"], "--seed": ["1", "3"], "--warning": ["2"]},
+        "--critical 20 1 --gpus 1 2 --seed 1 3 --warning 2",
         costly=True,
         writes=True,
         never={"--fault": "the store knows these GPUs without it: what is found now is unknown"},
     ),
-    "verdicts plan": Verb(
-        STORE, {"--budget": ["30min"], "--probe": ["launch", "nonsense"], "--threshold": ["5", "100"]}
-    ),
-    "verdicts diff": Verb(STORE | {"--before": "2026-11-10", "--after": "2026-11-10"}),
+    "verdicts plan": Verb(STORE, "--budget 30min --probe launch nonsense --threshold 5 100"),
+    "verdicts diff": Verb(f"{STORE} --before 2026-11-10 --after 2026-11-10"),
     "dashboard": Verb(
-        STORE | {"--listen": "127.0.0.1:99999"},
-        {
-            "--listen": ["127.0.0.1:99999", "x"],
-            "--prefix": ["/x/"],
-            "--sql-memory": ["200"],
-            "--sql-seconds": ["5"],
-            "--token-file": ["{world}/template"],
-        },
+        f"{STORE} --listen 127.0.0.1:99999",
+        "--listen 127.0.0.1:99999 x --prefix /x/ --sql-memory 200 --sql-seconds 5 --token-file {world}/template",
         never={"*": "serves until it is stopped: no address here can be listened at"},
     ),
-    "report": Verb(STORE | {"--out": "{here}/r.html"}, {"--out": ["{here}/r.html", "{here}/none/r.html"]}, costly=True),
-    "verdicts variability": Verb(STORE | {"--replicates": "100"}, {"--replicates": ["100", "0"]}),
-    "energy": Verb(STORE, beside=PLACE, never=WORKERS),
-    "energy reconcile": Verb(STORE, beside=PLACE, never=WORKERS),
-    "energy excess": Verb(STORE, beside=PLACE, never=WORKERS),
+    "report": Verb(f"{STORE} --out {{here}}/r.html", "--out {here}/r.html {here}/none/r.html", costly=True),
+    "verdicts variability": Verb(f"{STORE} --replicates 100", "--replicates 100 0"),
+    "energy": Verb(STORE, needs=PLACE, never=WORKERS),
+    "energy reconcile": Verb(STORE, needs=PLACE, never=WORKERS),
+    "energy excess": Verb(STORE, needs=PLACE, never=WORKERS),
     "energy calibrate": Verb(STORE),
     "energy quote": Verb(
-        STORE | {"--job": "5"},
-        {"--cap": ["60%", "0", "420 W"], "--time": ["2h"]},
-        beside={"--workload": {"--job": OUT}}
-        | {option: {"--job": OUT, "--workload": "gemm-fp32"} for option in ("--gpus", "--model", "--time")},
+        f"{STORE} --job 5",
+        '--cap 60% 0 "420 W" --time 2h',
+        needs={"--workload": "--job OUT"}
+        | dict.fromkeys(("--gpus", "--model", "--time"), "--job OUT --workload gemm-fp32"),
     ),
     "advise": Verb(
-        STORE | {"--workload": "sgemm", "--no-scheduler": None, "--replicates": "30"},
+        f"{STORE} --workload sgemm --no-scheduler --replicates 30",
         ADVISE,
-        beside={
-            "--and": {"--format": "exclude"},
-            "--nodes": {"--no-scheduler": OUT},
-            "--output": {"--format": "exclude", "--no-scheduler": OUT},
+        needs={
+            "--and": "--format exclude",
+            "--nodes": "--no-scheduler OUT",
+            "--output": "--format exclude --no-scheduler OUT",
         },
         never={"--output": "needs a scheduler that knows the partition"},
     ),
     "advise apply": Verb(
-        STORE | {"": "5", "--workload": "sgemm", "--dry-run": None},
-        {"": ["5", "x"], "--max-delay": ["10min", "x"], "--wait": ["5", "x"]},
+        f"5 {STORE} --workload sgemm --dry-run",
+        "5 x --max-delay 10min x --wait 5 x",
         never={"*": "needs a job that waits in Slurm"},
     ),
     "advise power-plan": Verb(
-        STORE | {"--workload": "sgemm", "--hosts": "c001-[1-2]"},
-        {
-            "--budget": ["4.2kW", "900", "x"],
-            "--hosts": ["c001-[1-2]", "x["],
-            "--limit": ["250"],
-        },
+        f"{STORE} --workload sgemm --hosts c001-[1-2]",
+        "--budget 4.2kW 900 x --hosts c001-[1-2] x[ --limit 250",
         never={"*": "needs runs under several power limits: tests/cli/test_power_plan.py"},
     ),
     "advise burst": Verb(
-        {"--profile": "{world}/layer_times.csv", "--network": "{world}/network.json", "--batch": "8", "--gpus": "4"},
-        {
-            "--bandwidth": ["1e5"],
-            "--batch": ["8", "4,8", "x"],
-            "--conv-traffic": ["published"],
-            "--gpus": ["4", "1,8", "6"],
-            "--hosts": ["c001-[1-2]", "x["],
-            "--limit": ["1.5,data-parallel", "0"],
-            "--model": ["small", "V100"],
-            "--network": ["{world}/network.json", "{world}/trace.csv"],
-            "--profile": ["{world}/layer_times.csv", "{world}/trace.csv"],
-            "--rules": ["published"],
-            "--store": ["{store}", "{world}/empty"],
-        },
-        beside={
-            "--cluster": {"--store": "{store}"},
-            "--hosts": {"--store": "{store}", "--workload": "sgemm"},
-            "--store": {"--workload": "sgemm"},
-            "--workload": {"--store": "{store}"},
+        "--profile {world}/layer_times.csv --network {world}/network.json --batch 8 --gpus 4",
+        """
+        --bandwidth 1e5 --batch 8 4,8 x --conv-traffic published --gpus 4 1,8 6 --hosts c001-[1-2] x[
+        --limit 1.5,data-parallel 0 --model small V100 --network {world}/network.json {world}/trace.csv
+        --profile {world}/layer_times.csv {world}/trace.csv --rules published --store {store} {world}/empty
+        """,
+        needs={
+            "--cluster": STORE,
+            "--hosts": f"{STORE} --workload sgemm",
+            "--store": "--workload sgemm",
+            "--workload": STORE,
         },
     ),
     "advise spb": Verb(
-        STORE | {"--workload": "sgemm", "--gpus": "4"},
-        {"--backward": ["0.67", "0.999"], "--hosts": ["c001-[1-2]", "x["], "--layers": ["16", "0"]},
+        f"{STORE} --workload sgemm --gpus 4", "--backward 0.67 0.999 --hosts c001-[1-2] x[ --layers 16 0"
     ),
     "replay": Verb(
-        {"--trace": "{world}/trace.csv", "--nodes": "3", "--gpus-per-node": "8", "--workers": "1"},
+        "--trace {world}/trace.csv --nodes 3 --gpus-per-node 8 --workers 1",
         REPLAY,
-        beside={
+        needs={
             "--as-published": PUBLISHED,
-            "--class": {"--store": "{store}"},
-            "--cluster": {"--store": "{store}", "--class": "*=sgemm"},
+            "--class": STORE,
+            "--cluster": f"{STORE} --class *=sgemm",
             "--profiles": PUBLISHED,
-            "--regimes": {"--trace": "{world}/regimes.csv"},
-            "--store": {"--class": "*=sgemm"},
+            "--regimes": "--trace {world}/regimes.csv",
+            "--store": "--class *=sgemm",
         },
     ),
-    "export prometheus": Verb(STORE | {"--once": None}, {"--listen": ["127.0.0.1:0", "x"]}),
+    "export prometheus": Verb(f"{STORE} --once", "--listen 127.0.0.1:0 x"),
     "export otlp": Verb(
-        STORE | {"--once": None, "--endpoint": "http://127.0.0.1:1"},
-        {"--endpoint": ["http://127.0.0.1:1", "x"]},
+        f"{STORE} --once --endpoint http://127.0.0.1:1",
+        "--endpoint http://127.0.0.1:1 x",
         never={"*": "needs a collector of OpenTelemetry"},
     ),
-    "sql": Verb(STORE | {"": "select 1"}, {"": ["select 1", "select * from telemetry limit 3", "x"]}),
-    "schema": Verb({}, {"": ["runs", "x"]}),
+    "sql": Verb(f"'select 1' {STORE}", "'select 1' 'select * from telemetry limit 3' x"),
+    "schema": Verb("", "runs x"),
     "store status": Verb(STORE),
-    "store compact": Verb(STORE | {"--offline": None}, writes=True, beside=PLACE, never=WORKERS),
-    "store prune": Verb(STORE | {"--keep": "30d", "--offline": None}, writes=True),
-    "store files": Verb(STORE, {"": ["telemetry", "late|runs", "x"]}),
-    "store retire": Verb(STORE | {"": "c001-1/0"}, {"": ["c001-1/0", "c001", "x"]}, writes=True),
-    "store upgrade": Verb(STORE | {"--offline": None}, writes=True),
+    "store compact": Verb(f"{STORE} --offline", writes=True, needs=PLACE, never=WORKERS),
+    "store prune": Verb(f"{STORE} --keep 30d --offline", writes=True),
+    "store files": Verb(STORE, "telemetry late|runs x"),
+    "store retire": Verb(f"c001-1/0 {STORE}", "c001-1/0 c001 x", writes=True),
+    "store upgrade": Verb(f"{STORE} --offline", writes=True),
     "store register": Verb(
-        STORE | {"--delta": None},
-        {"--forget": ["delta", "x"]},
+        f"{STORE} --delta",
+        "--forget delta x",
         costly=True,
         writes=True,
-        beside={"--forget": {"--delta": OUT}},
+        needs={"--forget": "--delta OUT"},
         never={"--forget": "its store is in no log"},
     ),
     "store merge": Verb(
-        {"": "{store}", "--into": "{here}/into"},
-        {
-            "": ["{store}", "{store}|{world}/empty", "{world}/template"],
-            "--into": ["{here}/into", "{world}/jobs.txt", "{store}"],
-        },
+        "{store} --into {here}/into",
+        "{store} {store}|{world}/empty {world}/template --into {here}/into {world}/jobs.txt {store}",
         writes=True,
     ),
 }
@@ -631,22 +505,11 @@ def world(built_once: BuiltOnce) -> Path:
             (folder / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
             (folder / "bin" / name).chmod(0o755)
         fleet, begun = ("--store", str(folder / "store")), ("--gpus", "8", "--set")
-        probed = ("--backend", "simulated:gpus=1", "--campaign", "nightly")
+        probed = ("--backend", "simulated:gpus=1", "--campaign", "nightly", "--cluster", "simulated-V100-1")
         for words in (
             ("demo", "sim", *fleet, *begun, "began=2026-11-01", "--set", "runs=3", "--set", "every=7d"),
             ("demo", "sim", *fleet, *begun, "began=2026-11-27", "--set", "hours=0.2", "--set", "interval=10"),
-            (
-                "probe",
-                "run",
-                "gemm-fp32",
-                "stream-triad",
-                *fleet,
-                *probed,
-                "--suite",
-                "quick",
-                "--cluster",
-                "simulated-V100-1",
-            ),
+            ("probe", "run", "gemm-fp32", "stream-triad", *fleet, *probed, "--suite", "quick"),
             ("jobs", "import", *fleet, "--log", str(folder / "jobs.txt"), "--set", "gpus-per-node=4"),
             ("campaign", "run", "launch", *fleet, "--campaign", "weekly", "--once"),
             ("import", "--store", str(folder / "undated"), "--map", "ms=time:ms", str(folder / "table.csv")),

@@ -109,13 +109,7 @@ class PlainTable:
     """Whether nothing was interrupted, so that the store must equal the table."""
 
     def follow(
-        self,
-        steps: list[Step],
-        log: list[list[Any]],
-        about: object,
-        *,
-        fatal: int | None = None,
-        once: bool = False,
+        self, steps: list[Step], log: list[list[Any]], about: object, *, fatal: int | None = None, once: bool = False
     ) -> None:
         """Take in what a worker did: `log` without lines of another worker.
 
@@ -373,10 +367,7 @@ def begin(worker: StoreWorker) -> PlainTable:
 HOST = "another host meanwhile, locks lost"
 FAILING = ("killed in the middle", "killed with its machine", "disk full from then on", "one error of the disk")
 # Kinds of operations, as store_worker.py names them, at which planted faults of the store are found.
-CHOSEN = {
-    "journal fdatasync journal/*.journal": "one error of the disk",
-    "compact linkat replaced/*.parquet": HOST,
-}
+CHOSEN = {"journal fdatasync journal/*.journal": "one error of the disk", "compact linkat replaced/*.parquet": HOST}
 
 
 @pytest.mark.long

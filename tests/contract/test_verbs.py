@@ -211,10 +211,7 @@ ALONE = [
     Question("demo-sim", "demo sim --store {out}/store --gpus 4 --set hours=0.1 --fault hot=20% --json"),
     Question("demo", "demo --out {out}/demo --gpus 8 --fault pinned --json", forms.demonstrated, short=()),
     Question("probe-run", "probe run gemm-fp32 --store {out}/store --backend simulated:gpus=2 --campaign first --json"),
-    Question(
-        "replay",
-        "replay --trace {out}/jobs.csv --policy packed --nodes 4 --gpus-per-node 4 --workers 1 --json",
-    ),
+    Question("replay", "replay --trace {out}/jobs.csv --policy packed --nodes 4 --gpus-per-node 4 --workers 1 --json"),
     Question(
         "advise-burst",
         "advise burst --profile {out}/layer_times.csv --network {out}/network.json --batch 8 --gpus 2,8 --json",

@@ -36,68 +36,59 @@ def store(built_once: BuiltOnce) -> Store:
     return Store.open(built_once("exported findings", judged) / "store")
 
 
+Points = dict[str, list[tuple[dict[str, str], float]]]
+
+
 @pytest.fixture(scope="module")
-def found(store: Store) -> dict[str, list[tuple[dict[str, str], float]]]:
+def points(store: Store) -> Points:
     """By name, the labels and value of each point of the exporter."""
     exporter = Exporter(store, Settings())
     exporter.refresh()
-    series = [one for one in exporter.series() if one.labels]
-    assert len({one.prometheus for one in series}) == len(series)
-    for one in series:
-        assert len({tuple(labels.items()) for labels, _, _ in one.points}) == len(one.labels), one.prometheus
-    return {one.prometheus: [(dict(labels), value) for labels, value, _ in one.points] for one in series}
+    listed = [series for series in exporter.series() if series.labels]
+    assert len({series.prometheus for series in listed}) == len(listed)
+    for series in listed:
+        assert len({tuple(labels.items()) for labels, _, _ in series.points}) == len(series.labels), series.prometheus
+    return {series.prometheus: [(dict(labels), value) for labels, value, _ in series.points] for series in listed}
 
 
 @pytest.mark.long
-def test_a_verdict_is_a_set_of_states_of_which_one_is_true(
-    store: Store, found: dict[str, list[tuple[dict[str, str], float]]]
-) -> None:
+def test_a_verdict_is_a_set_of_states_of_which_one_is_true_and_all_are_counted(store: Store, points: Points) -> None:
     rows = store.sql("select * exclude (judged_at, first_seen, last_seen) from verdicts_now where kind = 'slow'")
     (row,) = rows.to_pylist()
-    assert [one["gpu"] for one in row["gpus"]] == [uuid(3)]
-    mine = {"cluster": CLUSTER, "gpu": uuid(3), "level": "gpu", "kind": "slow"}
-    assert [one for one in found["whorl_gpu_verdict"] if one[0]["kind"] == "slow"] == [
-        (mine | {"state": "suspected"}, row["state"] == "suspected"),
-        (mine | {"state": "confirmed"}, row["state"] == "confirmed"),
+    assert [gpu["gpu"] for gpu in row["gpus"]] == [uuid(3)]
+    labels = {"cluster": CLUSTER, "gpu": uuid(3), "level": "gpu", "kind": "slow"}
+    assert [point for point in points["whorl_gpu_verdict"] if point[0]["kind"] == "slow"] == [
+        (labels | {"state": state}, row["state"] == state) for state in ("suspected", "confirmed")
     ]
-    assert (mine, row["effect_pct"] / 100) in found["whorl_gpu_verdict_effect_ratio"]
-    assert (mine, row["n"]) in found["whorl_gpu_verdict_peers"]
-
-
-@pytest.mark.long
-def test_the_whole_judgement_is_counted(store: Store, found: dict[str, list[tuple[dict[str, str], float]]]) -> None:
-    rows = store.sql("select level, kind, state from verdicts_now").to_pylist()
-    counted = Counter((row["level"], row["kind"], row["state"]) for row in rows)
-    shown = {(one["level"], one["kind"], one["state"]): value for one, value in found["whorl_verdicts"]}
-    assert shown == counted
-    assert found["whorl_judged_gpus"] == [({"cluster": CLUSTER}, 16)]
-    ((_, when),) = found["whorl_judged_timestamp_seconds"]
+    assert (labels, row["effect_pct"] / 100) in points["whorl_gpu_verdict_effect_ratio"]
+    assert (labels, row["n"]) in points["whorl_gpu_verdict_peers"]
+    names = ("level", "kind", "state")
+    counted = Counter(tuple(row[n] for n in names) for row in store.sql("from verdicts_now").to_pylist())
+    assert {tuple(point[n] for n in names): value for point, value in points["whorl_verdicts"]} == counted
+    assert points["whorl_judged_gpus"] == [({"cluster": CLUSTER}, 16)]
+    ((_, when),) = points["whorl_judged_timestamp_seconds"]
     (at,) = store.sql("select epoch_ns(judged_at) as at from judgements").to_pylist()
     assert when == at["at"] / 1e9
 
 
-def test_ratios_have_their_interval_and_how_many_are_compared(
-    store: Store, found: dict[str, list[tuple[dict[str, str], float]]]
-) -> None:
+def test_ratios_have_their_interval_and_how_many_are_compared(store: Store, points: Points) -> None:
     rows = store.sql(
         "select workload, figure, ratio, ratio_low, ratio_high, peers, sittings from fingerprints_now "
         f"where gpu = '{uuid(3)}' and figure = 'time' and workload is not null"
     ).to_pylist()
     assert len(rows) == 2
     for row in rows:
-        mine = {"cluster": CLUSTER, "gpu": uuid(3), "workload": row["workload"], "figure": "time"}
-        assert (mine, row["ratio"]) in found["whorl_gpu_fleet_ratio"]
+        labels = {"cluster": CLUSTER, "gpu": uuid(3), "workload": row["workload"], "figure": "time"}
+        assert (labels, row["ratio"]) in points["whorl_gpu_fleet_ratio"]
         assert row["ratio"] > 1.05
-        assert (mine | {"end": "low"}, row["ratio_low"]) in found["whorl_gpu_fleet_ratio_bound"]
-        assert (mine | {"end": "high"}, row["ratio_high"]) in found["whorl_gpu_fleet_ratio_bound"]
-        assert (mine, row["peers"]) in found["whorl_gpu_fleet_peers"]
-        assert (mine, row["sittings"]) in found["whorl_gpu_fleet_sittings"]
+        for end in ("low", "high"):
+            assert (labels | {"end": end}, row[f"ratio_{end}"]) in points["whorl_gpu_fleet_ratio_bound"]
+        for name in ("peers", "sittings"):
+            assert (labels, row[name]) in points[f"whorl_gpu_fleet_{name}"]
 
 
-def test_a_gpu_that_is_judged_and_not_read_says_who_it_is(
-    found: dict[str, list[tuple[dict[str, str], float]]],
-) -> None:
-    infos = {one["gpu"]: one for one, _ in found["whorl_gpu_info"]}
+def test_a_gpu_that_is_judged_and_not_read_says_who_it_is(points: Points) -> None:
+    infos = {labels["gpu"]: labels for labels, _ in points["whorl_gpu_info"]}
     assert (infos[uuid(3)]["node"], infos[uuid(3)]["serial"]) == ("n01", "S0003")
 
 

@@ -27,29 +27,6 @@ def value(newest: Newest, name: str, gpu: str = "g1", cluster: str = "c") -> int
     return int(newest.values[ROW[name], place]) if newest.known[ROW[name], place] else None
 
 
-def test_a_metric_that_the_last_row_lacks_has_its_earlier_value(store: Store) -> None:
-    following = Following(store, AGE_S)
-    with journal_of(store) as journal:
-        journal.append_batch(batch([{"ts": NOW - 9 * SECOND, "gpu": "g1", "power_mw": 1, "fan_speed": 40}]))
-        journal.append_batch(batch([{"ts": NOW - 1 * SECOND, "gpu": "g1", "power_mw": 2, "fan_speed": None}]))
-        newest = following.now(NOW)
-    assert (value(newest, "power_mw"), value(newest, "fan_speed"), value(newest, "energy_mj")) == (2, 40, None)
-    assert newest.seen.tolist() == [NOW - SECOND]
-
-
-def test_what_is_too_old_is_not_known(store: Store) -> None:
-    following = Following(store, AGE_S)
-    with journal_of(store) as journal:
-        journal.append_batch(batch([{"ts": NOW, "gpu": "g1", "power_mw": 5, "fan_speed": 40}]))
-        journal.append_batch(batch([{"ts": NOW + 50 * SECOND, "gpu": "g1", "power_mw": 6}]))
-        assert value(following.now(NOW + 60 * SECOND), "fan_speed") == 40
-        newest = following.now(NOW + 61 * SECOND)
-        assert (value(newest, "power_mw"), value(newest, "fan_speed")) == (6, None)
-        newest = following.now(NOW + 111 * SECOND)
-    assert value(newest, "power_mw") is None
-    assert newest.fresh.tolist() == [False]
-
-
 @pytest.mark.parametrize("sealed", [False, True])
 def test_what_a_wrong_clock_wrote_ahead_hides_no_reading(store: Store, sealed: bool) -> None:
     following = Following(store, AGE_S)
@@ -58,44 +35,32 @@ def test_what_a_wrong_clock_wrote_ahead_hides_no_reading(store: Store, sealed: b
         if sealed:
             journal.seal()
         following.catch_up(NOW)
-        assert value_or_none(following.now(NOW)) is None
+        ahead = following.now(NOW)
+        assert not ahead.gpus or value(ahead, "power_mw") is None
         journal.append_batch(batch([{"ts": NOW + SECOND, "gpu": "g1", "power_mw": 6}]))
         newest = following.now(NOW + 2 * SECOND)
     assert value(newest, "power_mw") == 6
     assert newest.seen.tolist() == [NOW + SECOND]
 
 
-def value_or_none(newest: Newest) -> int | None:
-    return value(newest, "power_mw") if newest.gpus else None
-
-
 def test_readings_end_where_the_gpu_does_not_answer_and_begin_again(store: Store) -> None:
     following = Following(store, AGE_S)
-
-    def rows(at: int, power: int | None, quality: str | None) -> pa.RecordBatch:
-        return batch([{"ts": NOW + at * SECOND, "gpu": "g1", "power_mw": power, "quality": quality}])
-
     with journal_of(store) as journal:
-        journal.append_batch(rows(0, 7, "power_stuck"))
-        assert value(following.now(NOW + SECOND), "power_mw") == 7
-        journal.append_batch(rows(1, None, "lost"))
-        newest = following.now(NOW + 2 * SECOND)
-        assert value(newest, "power_mw") is None
-        assert (newest.answers.tolist(), newest.quality) == ([False], ["lost"])
-        journal.append_batch(rows(2, 8, None))
-        newest = following.now(NOW + 3 * SECOND)
-    assert value(newest, "power_mw") == 8
-    assert (newest.answers.tolist(), newest.quality) == ([True], [None])
+        for at, power, quality in ((0, 7, "power_stuck"), (1, None, "lost"), (2, 8, None)):
+            row = {"ts": NOW + at * SECOND, "gpu": "g1", "power_mw": power, "quality": quality}
+            journal.append_batch(batch([row]))
+            newest = following.now(NOW + (at + 1) * SECOND)
+            assert value(newest, "power_mw") == power
+            assert (newest.answers.tolist(), newest.quality) == ([quality != "lost"], [quality])
 
 
 def test_gpus_of_one_name_in_two_clusters_are_two(store: Store) -> None:
     following = Following(store, AGE_S)
+    rows = [{"ts": NOW, "cluster": name, "gpu": "g1", "power_mw": power} for name, power in (("a", 1), ("b", 2))]
     with journal_of(store) as journal:
-        journal.append_batch(
-            batch([{"ts": NOW, "cluster": c, "gpu": "g1", "power_mw": p} for c, p in (("a", 1), ("b", 2))])
-        )
+        journal.append_batch(batch(rows))
         newest = following.now(NOW)
-    assert (value(newest, "power_mw", cluster="a"), value(newest, "power_mw", cluster="b")) == (1, 2)
+    assert [value(newest, "power_mw", cluster=name) for name in "ab"] == [1, 2]
 
 
 def test_a_look_reads_no_file_and_no_row_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,17 +93,15 @@ def test_a_look_reads_no_file_and_no_row_again(store: Store, monkeypatch: pytest
 
 
 def test_old_files_are_not_opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    for day in range(3):
-        rows = batch([{"ts": NOW - (day + 1) * 86_400 * SECOND, "gpu": "g1", "power_mw": day}])
-        store.append({"telemetry": pa.Table.from_batches([rows])}, f"old-{day}")
-    new = batch([{"ts": NOW, "gpu": "g1", "power_mw": 9}])
-    store.append({"telemetry": pa.Table.from_batches([new])}, "new")
+    for days in range(4):
+        rows = batch([{"ts": NOW - days * 86_400 * SECOND, "gpu": "g1", "power_mw": 9 - days}])
+        store.append({"telemetry": pa.Table.from_batches([rows])}, f"old-{days}")
     opened: list[str] = []
     read = parquet.read
 
-    def noted(path: Path, *more: Any, **options: Any) -> Any:
+    def noted(path: Path, *words: Any, **options: Any) -> Any:
         opened.append(path.name)
-        return read(path, *more, **options)
+        return read(path, *words, **options)
 
     monkeypatch.setattr(parquet, "read", noted)
     following = Following(store, AGE_S)

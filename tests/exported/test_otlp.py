@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
@@ -22,12 +21,12 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.semconv._incubating.attributes import hw_attributes
 from opentelemetry.semconv._incubating.metrics import hw_metrics
 
-from whorl.cli import cli
 from whorl.dashboards.exported import otlp
 from whorl.dashboards.exported.exporter import Exporter, Settings
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
+from whorl.tests.cli.calling import refusal, whorl
 from whorl.tests.endless import HUGE, SLOW, serving
 from whorl.tests.exported.rows import EVERY, SECOND, ago, batch, journal_of
 from whorl.tests.stores import new_store
@@ -98,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     with Receiver() as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield server
         server.shutdown()
@@ -135,14 +134,9 @@ class Sent:
         return found
 
 
-def only(points: list[dict[str, Any]], name: str, gpu: str = "g1", **attributes: str) -> dict[str, Any]:
-    spelled = {key.replace("_", "."): value for key, value in attributes.items()}
-    (found,) = (
-        one
-        for one in points
-        if one["name"] == name and one["attributes"]["hw.id"] == gpu and spelled.items() <= one["attributes"].items()
-    )
-    return found
+def only(points: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    (point,) = (one for one in points if (one["name"], one["attributes"]["hw.id"]) == (name, "g1"))
+    return point
 
 
 def test_the_conventions_know_these_names_and_attributes() -> None:
@@ -217,8 +211,7 @@ def test_findings_are_sent_with_their_labels(store: Store, receiver: Receiver) -
 def test_once_sends_and_says_how_much(store: Store, receiver: Receiver) -> None:
     with journal_of(store) as journal:
         journal.append_batch(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1000}]))
-    command = ["export", "otlp", "--store", str(store.root), "--endpoint", receiver.url + "/", "--once"]
-    done = CliRunner().invoke(cli, [*command, "--max-age", "9999d"])
+    done = whorl("export otlp --once --max-age 9999d --store", store.root, "--endpoint", receiver.url + "/")
     assert done.exit_code == 0, done.output
     assert f"sent {len(receiver.points())} points to {receiver.url}/v1/metrics" in done.output
 
@@ -228,17 +221,14 @@ def test_packages_that_are_missing_are_told(store: Store, monkeypatch: pytest.Mo
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     monkeypatch.delitem(sys.modules, otlp.__name__)
-    command = ["export", "otlp", "--store", str(store.root), "--endpoint", "http://127.0.0.1:9", "--once"]
-    done = CliRunner().invoke(cli, command)
-    assert done.exit_code == 2
-    assert "run pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http" in done.output
+    sentence = refusal("export otlp --once --endpoint http://127.0.0.1:9 --store", store.root)
+    assert "run pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http" in sentence
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:4318", "ftp://a:1", "http://", "http://a:b", "grpc"])
 def test_an_endpoint_that_is_none_is_told(store: Store, endpoint: str) -> None:
-    done = CliRunner().invoke(cli, ["export", "otlp", "--store", str(store.root), "--endpoint", endpoint, "--once"])
-    assert done.exit_code == 2
-    assert f"--endpoint {endpoint!r} is no address: write http://HOST:PORT" in done.output
+    sentence = refusal("export otlp --once --store", store.root, "--endpoint", endpoint)
+    assert f"--endpoint {endpoint!r} is no address: write http://HOST:PORT" in sentence
 
 
 @pytest.mark.parametrize(
@@ -248,10 +238,8 @@ def test_a_collector_without_an_end_is_left(store: Store, attack: str, why: str)
     with journal_of(store) as journal:
         journal.append_batch(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 1000}]))
     with serving((SLOW | HUGE)[attack]) as (place, _):
-        command = ["export", "otlp", "--store", str(store.root), "--endpoint", f"http://{place}", "--once"]
-        done = CliRunner().invoke(cli, [*command, "--interval", "1s" if attack in SLOW else "60s"])
-    assert done.exit_code == 2
-    assert why in done.output
+        asked = ("export otlp --once --store", store.root, "--endpoint", f"http://{place}")
+        assert why in refusal(*asked, "--interval", "1s" if attack in SLOW else "60s")
 
 
 def test_it_goes_on_until_a_signal_and_says_when_the_collector_is_back(store: Store, receiver: Receiver) -> None:
@@ -268,12 +256,11 @@ def test_it_goes_on_until_a_signal_and_says_when_the_collector_is_back(store: St
         journal.append_batch(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 1000}]))
     helper = threading.Thread(target=meanwhile)
     helper.start()
-    command = ["export", "otlp", "--store", str(store.root), "--endpoint", receiver.url, "--interval", "1s"]
-    done = CliRunner().invoke(cli, command)
+    done = whorl("export otlp --interval 1s --store", store.root, "--endpoint", receiver.url)
     helper.join()
     assert done.exit_code == 0, done.output
-    said = done.stderr.splitlines()
-    assert said[0].endswith(f"sending the metrics of {store.root} to {receiver.url}/v1/metrics every 1 s")
-    assert [line for line in said if "does not take the metrics" in line and "tried again every 1 s" in line]
-    assert [line for line in said if "the metrics arrive again" in line]
-    assert {one["value"] for one in receiver.points() if one["name"] == "hw.power"} == {1.0}
+    first, *rest = done.stderr.splitlines()
+    assert first.endswith(f"sending the metrics of {store.root} to {receiver.url}/v1/metrics every 1 s")
+    assert [line for line in rest if "does not take the metrics" in line and "tried again every 1 s" in line]
+    assert [line for line in rest if "the metrics arrive again" in line]
+    assert {point["value"] for point in receiver.points() if point["name"] == "hw.power"} == {1.0}

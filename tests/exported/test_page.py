@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from whorl.cli import cli
 from whorl.dashboards.exported.exporter import Exporter, Settings, page
 from whorl.dashboards.exported.series import DCGM_NAMES, DCGM_XID, ONE, UNITS, dcgm_labels, series
 from whorl.store import Store
 from whorl.store.metrics import METRICS
 from whorl.store.schema import arrow_rows
 from whorl.store.vocabulary import CLOCK_EVENTS
+from whorl.tests.cli.calling import refusal, whorl
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.exported.rows import EVERY, SECOND, batch, journal_of, spelled
 from whorl.tests.prometheus_server import PROMTOOL, needs_promtool
@@ -32,35 +31,26 @@ _IN_BASE_UNITS = {"mW": 1e3, "mJ": 1e3, "MHz": 1e-6, "%": 1e2, "ppm": 1e6, "ms":
 def _filled(root: Path) -> None:
     """Two GPUs with a value of every metric, one that is lost, and a MIG instance."""
     store = new_store(root / "store")
-    known = {
+    card = {
         "cluster": "c", "node": "n1", "slot": 0, "model": "H100", "driver": "570.1", "nvml_index": 3, "serial": "S1",
         "pci_bus_id": "00000000:07:00.0", "memory_total": 80 << 30, "uuid": "g1", "parent": None, "mig_profile": None,
     }  # fmt: skip
-    instance = known | {"uuid": "MIG-1", "parent": "g1", "mig_profile": "1g.10gb", "slot": None}
-    rows = [known | {"gpu": "g1"}, instance | {"gpu": "MIG-1"}]
+    instance = card | {"uuid": "MIG-1", "parent": "g1", "mig_profile": "1g.10gb", "slot": None}
+    rows = [card | {"gpu": "g1"}, instance | {"gpu": "MIG-1"}]
     store.append({"gpus": arrow_rows("gpus", {name: [row[name] for row in rows] for name in rows[0]})}, "gpus")
-    events = [(1, 79), (3, 31), (2, 48)]
-    columns: dict[str, list[Any]] = {"ts": [NOW + at for at, _ in events], "code": [code for _, code in events]}
+    columns: dict[str, list[Any]] = {"ts": [NOW + 1, NOW + 3, NOW + 2], "code": [79, 31, 48]}
     columns |= {"cluster": ["c"] * 3, "gpu": ["g1"] * 3, "kind": ["xid"] * 3}
     store.append({"events": arrow_rows("events", columns)}, "events")
-    none, twice = dict.fromkeys(EVERY), {name: 2 * one for name, one in EVERY.items()}
+    at, nothing, doubled = NOW + SECOND, dict.fromkeys(EVERY), {name: 2 * number for name, number in EVERY.items()}
     with journal_of(store) as journal:
         journal.append_batch(batch([{"ts": NOW, "gpu": "lost", **EVERY, "quality": None}]))
-        journal.append_batch(
-            batch(
-                [
-                    {"ts": NOW + SECOND, "gpu": "g1", **EVERY, "quality": "power_stuck,power_slow"},
-                    {
-                        "ts": NOW + SECOND,
-                        "gpu": "g2",
-                        **twice,
-                        "quality": None,
-                    },
-                    {"ts": NOW + SECOND, "gpu": "lost", **none, "quality": "lost"},
-                    {"ts": NOW + SECOND, "gpu": "MIG-1", **none, "memory_used": 1 << 30, "quality": None},
-                ]
-            )
-        )
+        newest = [
+            {"ts": at, "gpu": "g1", **EVERY, "quality": "power_stuck,power_slow"},
+            {"ts": at, "gpu": "g2", **doubled, "quality": None},
+            {"ts": at, "gpu": "lost", **nothing, "quality": "lost"},
+            {"ts": at, "gpu": "MIG-1", **nothing, "memory_used": 1 << 30, "quality": None},
+        ]
+        journal.append_batch(batch(newest))
 
 
 @pytest.fixture(scope="module")
@@ -111,20 +101,17 @@ def test_every_metric_is_there_in_base_units_as_sql_gives_it(store: Store) -> No
     assert of(samples, "whorl_gpu_power_violation_seconds_total") == EVERY["power_violation_ns"] / 1e9
 
 
-def test_reasons_of_the_clock_are_a_series_each(store: Store) -> None:
+def test_reasons_of_the_clock_marks_of_quality_and_events_are_series(store: Store) -> None:
     samples = parsed(exported(store))
-    for one in CLOCK_EVENTS:
-        shown = of(samples, "whorl_gpu_clock_event_reason", reason=one.name)
-        assert shown == (None if one.bit is None else float(EVERY["clock_event_reasons"] & one.bit != 0))
-
-
-def test_a_gpu_that_is_lost_has_no_readings_and_says_so(store: Store) -> None:
-    samples = parsed(exported(store))
-    assert of(samples, "whorl_gpu_answers", "lost") == 0
-    assert of(samples, "whorl_gpu_answers", "g1") == 1
+    for reason in CLOCK_EVENTS:
+        state = None if reason.bit is None else float(EVERY["clock_event_reasons"] & reason.bit != 0)
+        assert of(samples, "whorl_gpu_clock_event_reason", reason=reason.name) == state
+    assert [of(samples, "whorl_gpu_answers", gpu) for gpu in ("lost", "g1")] == [0, 1]
     assert of(samples, "whorl_gpu_quality", "lost", mark="lost") == 1
     assert of(samples, "whorl_gpu_power_watts", "lost") is None
     assert [of(samples, "whorl_gpu_quality", mark=mark) for mark in ("power_stuck", "power_slow")] == [1, 1]
+    counts = [of(samples, "whorl_gpu_events_total", kind="xid", code=code) for code in ("79", "31", "48", "13")]
+    assert counts == [1, 1, 1, None]
 
 
 def test_nothing_stays_of_a_gpu_that_is_not_read_any_more(store: Store) -> None:
@@ -137,22 +124,12 @@ def test_who_a_gpu_is_stands_in_one_series_and_not_in_the_others(store: Store) -
     samples = parsed(exported(store))
     (info,) = (dict(key[1]) for key in samples if key[0] == "whorl_gpu_info" and ("gpu", "g1") in key[1])
     assert info == {
-        "cluster": "c", "gpu": "g1", "name": "g1", "node": "n1", "slot": "0", "model": "H100", "driver": "570.1",
-        "nvml_index": "3", "serial": "S1", "pci_bus_id": "00000000:07:00.0",
-    } | {"name": info["name"]}  # fmt: skip
+        "cluster": "c", "gpu": "g1", "name": info["name"], "node": "n1", "slot": "0", "model": "H100",
+        "driver": "570.1", "nvml_index": "3", "serial": "S1", "pci_bus_id": "00000000:07:00.0",
+    }  # fmt: skip
     assert of(samples, "whorl_gpu_memory_bytes") == 80 << 30
     hot = {name for (name, labels) in samples if dict(labels).keys() == {"cluster", "gpu"}}
     assert {spelled(metric) for metric in METRICS if metric.kind == "gauge"} <= hot
-
-
-def test_events_are_counted_by_kind_and_number(store: Store) -> None:
-    samples = parsed(exported(store))
-    assert [of(samples, "whorl_gpu_events_total", kind="xid", code=c) for c in ("79", "31", "48", "13")] == [
-        1,
-        1,
-        1,
-        None,
-    ]
 
 
 def test_names_of_dcgm_exporter_have_its_labels_and_units(store: Store) -> None:
@@ -224,34 +201,22 @@ def test_promtool_finds_nothing_wrong_with_the_names(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("listen", "says"),
+    ("line", "sentence"),
     [
-        ("9500", "write HOST:PORT"),
-        ("localhost:", "write HOST:PORT"),
-        ("localhost:http", "write HOST:PORT"),
-        ("localhost:99999", "write HOST:PORT"),
-        ("::1:9500", "in brackets"),
+        *((f"prometheus --listen {a}", f"{a!r}") for a in ("9500", "localhost:", "localhost:http", "localhost:99999")),
+        ("prometheus --listen 9500", "write HOST:PORT"),
+        ("prometheus --listen ::1:9500", "in brackets"),
+        ("prometheus --max-age 0.5", "--max-age 0.5 s is too short: give 1 s or more"),
+        ("otlp --endpoint http://127.0.0.1:9 --interval 0s", "--interval 0 s is too short: give 1 s or more"),
     ],
 )
-def test_an_address_that_is_none_is_told(store: Store, listen: str, says: str) -> None:
-    done = CliRunner().invoke(cli, ["export", "prometheus", "--store", str(store.root), "--listen", listen])
-    assert done.exit_code == 2
-    assert says in done.output
-    assert repr(listen) in done.output
+def test_what_cannot_be_is_told(store: Store, line: str, sentence: str) -> None:
+    assert sentence in refusal("export", *line.split(), "--once", "--store", store.root)
 
 
 def test_a_store_that_nobody_collects_into_is_told(tmp_path: Path) -> None:
-    root = new_store(tmp_path / "store").root
-    done = CliRunner().invoke(cli, ["export", "prometheus", "--store", str(root), "--once"])
+    done = whorl("export prometheus --once --store", new_store(tmp_path / "store").root)
     assert done.exit_code == 0
     assert "no GPU of this store was read in the last 60 s" in done.stderr
     assert "run whorl collect" in done.stderr
     assert "whorl_gpu_power_watts" not in done.stdout
-
-
-@pytest.mark.parametrize("given", [["prometheus", "--max-age", "0.5"], ["otlp", "--interval", "0s"]])
-def test_times_that_are_too_short_are_told(store: Store, given: list[str]) -> None:
-    more = ["--endpoint", "http://127.0.0.1:9", "--store", str(store.root)][2 * (given[0] == "prometheus") :]
-    done = CliRunner().invoke(cli, ["export", *given, *more, "--once"])
-    assert done.exit_code == 2
-    assert f"{given[1]} {given[2].removesuffix('s')} s is too short: give 1 s or more" in done.output
