@@ -230,13 +230,10 @@ def doctor(store: str, scheduler: str | None, here: bool, as_json: bool, **chose
         return
     from . import output
     from .answers.campaign import ask_node
-    from .documents.doctor import node_document, node_mapping
+    from .answers.doctor import node_document, node_mapping
 
     report = ask_node(store, scheduler=scheduler, tell=output.tell, **chosen, account=configured("account"))
-    if as_json:
-        output.print_json(node_mapping(report))
-    else:
-        output.print_document(node_document(report, store, chosen["fleet"]))
+    output.print_answer(node_mapping(report), node_document(report, store, chosen["fleet"]), as_json=as_json)
     if not report.works:
         sys.exit(6)
 

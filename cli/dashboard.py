@@ -87,7 +87,7 @@ def dashboard(
         opened = Store.open(store)
         reading = begin(opened)  # before what takes long to load
         from ..dashboards.app.shell import make_app
-        from .advising import Advisor
+        from .answers.advice import Advisor
 
         reading.limits, reading.advise = QueryLimits(sql_seconds, sql_memory), Advisor()
         app = make_app(reading, prefix=where, token=token, ahead=True)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ..errors import StoreError
 
 _REPORT = "report.html"  # in the demo's folder
-_MOST_LISTED = 12  # planted faults that are printed
 
 
 @click.group(
@@ -54,20 +53,7 @@ _MOST_LISTED = 12  # planted faults that are printed
 @click.option("--force", is_flag=True, help="Measure this fleet although the store of DIR holds another one.")
 @json_option
 @click.pass_context
-def demo(
-    ctx: click.Context,
-    /,
-    out: str,
-    suite: str,
-    backend: str | None,
-    gpus: int | None,
-    model: str | None,
-    seed: int | None,
-    faults: int | None,
-    kinds: tuple[str, ...],
-    force: bool,
-    as_json: bool,
-) -> None:
+def demo(ctx: click.Context, /, out: str, kinds: tuple[str, ...], force: bool, as_json: bool, **chosen: Any) -> None:
     """Run a suite of probes on every GPU, with telemetry, and say how much the GPUs differ and which stand out.
 
     \b
@@ -88,22 +74,11 @@ def demo(
     from ..dashboards.answers import demo as answers
     from ..dashboards.report import look
     from .answers.demo import STORE, DemoOptions, measure_demo
-    from .output import ProgressBar, print_document, print_json, tell
+    from .output import ProgressBar, print_answer, tell
 
     folder, began = Path(out), time.perf_counter()
     with ProgressBar() as progress, Ending():
-        options = DemoOptions(
-            suite=suite,
-            backend=backend or "auto",
-            gpus=gpus,
-            model=model,
-            seed=seed,
-            faults=faults,
-            fault=kinds,
-            another_fleet=force,
-            progress=progress,
-            tell=tell,
-        )
+        options = DemoOptions(**chosen, fault=kinds, another_fleet=force, progress=progress, tell=tell)
         measured = measure_demo(folder, options)
         report = measured.report
         later = ["whorl", "report", "--store", str(folder / STORE), "--out", str(folder / _REPORT)]
@@ -117,21 +92,11 @@ def demo(
         progress.say("writing the report")
         unwritten = _write(folder, looked, caught, answers.left_out(looked, report))
     page = None if unwritten else folder / _REPORT
+    seconds = time.perf_counter() - began
     result = answers.DemoResult(
-        looked,
-        report,
-        measured.sittings,
-        caught,
-        suite,
-        measured.seed,
-        folder / STORE,
-        page,
-        taken_s=time.perf_counter() - began,
+        looked, report, measured.sittings, caught, options.suite, measured.seed, folder / STORE, page, taken_s=seconds
     )
-    if as_json:
-        print_json(answers.demo_json(result))
-    else:
-        print_document(answers.demo_document(result))
+    print_answer(answers.demo_json(result), answers.demo_document(result), as_json=as_json)
     if unwritten:
         raise unwritten
     if measured.planted is None:  # a simulated GPU fails because a fault was planted: the demo is there to find it
@@ -178,20 +143,10 @@ def _write(folder: Path, looked: Looked, caught: Sequence[Planted] | None, notes
 def sim(
     store: str | None,
     describe: bool,
-    gpus: int,
-    model: str,
     load_name: str,
-    seed: int,
-    faults: int | None,
     kinds: tuple[str, ...],
-    population: str | None,
-    hours: float | None,
-    interval: float | None,
-    runs: int | None,
-    every: float | None,
-    began: str | None,
-    cluster: str | None,
     as_json: bool,
+    **chosen: Any,
 ) -> None:
     """Run a campaign over a simulated fleet and store it like a real one: process variation, heat, caps, faults.
 
@@ -204,104 +159,44 @@ def sim(
     With runs= only runs and results at the steady state are stored. The table `truth` gets the planted faults. The
     same arguments give the same campaign: if it was interrupted, run it again to go on.
     """
-    if describe:
-        _describe(model, as_json=as_json)
-        return
-    store = require_store(store)
-    from math import inf
-
+    from ..dashboards.documents import simulation as documents
     from ..probes.loads import refuse_steady, refuse_time, run_load, run_steady
     from ..simulation.fleet import Fleet
     from ..simulation.load import find_load
     from ..simulation.models import find_model
     from ..simulation.spread import USUAL, find_population
     from ..store import Store
-    from ..store.instants import iso
-    from .output import ProgressBar, print_json
+    from .output import ProgressBar, print_answer
 
-    steady = runs is not None
-    _refuse_mixed(steady=steady, timed={"hours": hours, "interval": interval}, repeated={"every": every})
-    spread = find_population(USUAL if population is None else population)
-    fleet = Fleet.draw(find_model(model), gpus, seed, spread, faults=faults, kinds=kinds)
-    load = find_load(load_name)
-    began_ns = None if began is None else _nanoseconds(began)
-    every_s = 86_400.0 if every is None else every
-    if steady:
-        refuse_steady(fleet.model, load, runs or 1, every_s)
-    else:
-        refuse_time(1.0 if hours is None else hours, 1.0 if interval is None else interval)
-    opened = Store.create(store)  # only after everything else was checked
-    where: dict[str, Any] = {"cluster": cluster, "began_ns": began_ns}
-    with ProgressBar() as shown:
-
-        def progress(share: float) -> None:
-            shown.say(f"simulating: {100 * share:.0f} %")
-
-        if steady:
-            stored = run_steady(opened, fleet, load, runs=runs or 1, every_s=every_s, progress=progress, **where)
-        else:
-            hours, interval = 1.0 if hours is None else hours, 1.0 if interval is None else interval
-            stored = run_load(opened, fleet, load, hours=hours, interval_s=interval, progress=progress, **where)
-    if as_json:
-        print_json(
-            {
-                "schema": "whorl.sim.run/1",
-                "campaign": stored.campaign,
-                "cluster": stored.cluster,
-                "model": fleet.model.name,
-                "gpus": stored.gpus,
-                "seed": seed,
-                "load": load.name,
-                "began": iso(stored.began_ns),
-                "ended": iso(stored.ended_ns),
-                "rows": stored.rows,
-                "stored_before": stored.before,
-                "planted": [
-                    {
-                        "gpu": one.uuid,
-                        "place": one.place,
-                        "kind": one.kind,
-                        "size_pct": one.size_pct,
-                        "began": None if one.began_ns is None else iso(one.began_ns),
-                        "ended": None if one.ended_ns is None else iso(one.ended_ns),
-                    }
-                    for one in stored.planted
-                ],
-            }
-        )
+    gpu_model = find_model(chosen.pop("model"))
+    if describe:
+        print_answer(documents.describe_mapping(gpu_model), documents.describe_document(gpu_model), as_json=as_json)
         return
-    spoken = load_name.strip().lower()  # one of the names of the load
-    click.echo(
-        f"simulated {stored.gpus:,} {fleet.model.name} GPUs of seed {seed} under load {spoken}, "
-        f"{iso(stored.began_ns)} to {iso(stored.ended_ns)}: campaign {stored.campaign}"
-    )
-    listed = stored.planted[:_MOST_LISTED]
-    for one in listed:
-        when = "" if one.began_ns is None else f", from {iso(one.began_ns)}"
-        when += "" if one.ended_ns is None else f" to {iso(one.ended_ns)}"
-        click.echo(f"planted {one.label}: {one.name} ({one.uuid}){when}")
-    if len(stored.planted) > len(listed):
-        click.echo(f"planted {len(stored.planted) - len(listed):,} more: they are in the table `truth`")
-    if not stored.planted:
-        click.echo("planted nothing: every GPU is healthy")
-    written = ", ".join(f"{rows:,} rows of {table}" for table, rows in sorted(stored.rows.items()))
-    if written:
-        click.echo(f"stored in {store}: {written}" + ("; the rest was there before" if stored.before else ""))
-    else:
-        click.echo(f"all of it was in {store} before; nothing was stored")
-    if not stored.measured:
-        ends_s = load.first_run_ends_s
-        why = f"the first one would end after {ends_s:g} s" if ends_s < inf else "no turn is measured"
-        click.echo(f"no runs: under load {spoken} {why}")
-    verb = "verdicts variability" if stored.measured else "sql"
-    query = ' "select gpu, avg(power_mw) / 1e3 as w from telemetry group by gpu order by w desc limit 5"'
-    click.echo(f"next: whorl {verb} --store {shlex.quote(store)}{query if verb == 'sql' else ''}")
-
-
-def _refuse_mixed(*, steady: bool, timed: dict[str, object], repeated: dict[str, object]) -> None:
-    wrong = [name for name, value in (timed if steady else repeated).items() if value is not None]
-    if wrong:
+    store = require_store(store)
+    stated = {name: choice for name, choice in chosen.items() if choice is not None}
+    steady = "runs" in stated
+    if wrong := [name for name in (("hours", "interval") if steady else ("every",)) if name in stated]:
         raise click.UsageError(f"{wrong[0]} " + ("cannot be used with runs" if steady else "needs runs"))
+    spread, faults = find_population(stated.get("population", USUAL)), stated.get("faults")
+    fleet = Fleet.draw(gpu_model, stated["gpus"], stated["seed"], spread, faults=faults, kinds=kinds)
+    load = find_load(load_name)
+    began_ns = _nanoseconds(stated["began"]) if "began" in stated else None
+    runs, every_s = stated.get("runs", 1), stated.get("every", 86_400.0)
+    hours, interval_s = stated.get("hours", 1.0), stated.get("interval", 1.0)
+    if steady:
+        refuse_steady(fleet.model, load, runs, every_s)
+    else:
+        refuse_time(hours, interval_s)
+    opened = Store.create(store)  # only after everything else was checked
+    where: dict[str, Any] = {"cluster": stated.get("cluster"), "began_ns": began_ns}
+    with ProgressBar() as shown:
+        where["progress"] = lambda share: shown.say(f"simulating: {100 * share:.0f} %")
+        if steady:
+            stored = run_steady(opened, fleet, load, runs=runs, every_s=every_s, **where)
+        else:
+            stored = run_load(opened, fleet, load, hours=hours, interval_s=interval_s, **where)
+    document = documents.sim_document(stored, fleet, load, load_name.strip().lower(), store=store)
+    print_answer(documents.sim_mapping(stored, fleet, load), document, as_json=as_json)
 
 
 def _nanoseconds(text: str) -> int:
@@ -318,63 +213,6 @@ def _nanoseconds(text: str) -> int:
     if not 0 <= at < nanoseconds(datetime(2160, 1, 1, tzinfo=UTC)):
         raise InputError(f"{text} cannot be the start: choose a time from 1970 to 2159")
     return at
-
-
-def _describe(model: str, *, as_json: bool) -> None:
-    """Print how a GPU model is simulated: parameters, sensors, steady state, faults, populations, loads."""
-    from ..dashboards.document import Column, Table
-    from ..dashboards.words import number
-    from ..simulation import describe as about
-    from ..simulation.faults import FAULTS
-    from ..simulation.load import LOADS
-    from ..simulation.models import PARAMETERS, find_model
-    from ..simulation.spread import POPULATION_SAYS
-    from .output import print_json, say, show
-
-    gpu_model = find_model(model)
-    rows, point = about.parameters(gpu_model), about.steady_point(gpu_model)
-    if as_json:
-        print_json(
-            {
-                "schema": "whorl.sim.describe/1",
-                "model": gpu_model.name,
-                "version": PARAMETERS,
-                "parameters": [vars(row) for row in rows],
-                "sensors": about.sensors(gpu_model),
-                "sgemm": point,
-                "faults": [
-                    {"kind": row.kind, "share": row.share, "says": row.says, **about.sizes(row)} for row in FAULTS
-                ],
-                "populations": [{"name": name, "says": says} for name, says in POPULATION_SAYS.items()],
-                "loads": [{"name": load.name, "says": load.says} for load in LOADS.values()],
-            }
-        )
-        return
-    click.echo(f"{gpu_model.name}, simulated (parameter set {PARAMETERS}): no number here is a measurement\n")
-    head: list[Column | str] = ["parameter", Column("value", "number"), "unit", "basis", Column("meaning", "sentence")]
-    cells = [(row.name, f"{row.value:g}", row.unit, row.basis, row.meaning) for row in rows]
-    show([Table(head, cells)])
-    click.echo("\nsensors")
-    for sentence in about.sensors(gpu_model):
-        say(sentence, "  ", "    ")
-    click.echo()
-    say(
-        f"sgemm at steady state: {number(point['sm_clock_mhz'])} MHz (sd {number(point['sm_clock_sd_mhz'], 3)}), "
-        f"{number(point['power_w'])} W, {number(point['temperature_c'], 3)} degC; "
-        f"time spread (fence) {number(point['time_fence_pct'], 2)} %; idle {number(point['idle_power_w'], 3)} W"
-    )
-    click.echo("\nfaults that can be planted")
-    for fault in FAULTS:
-        say(fault.says, f"  {fault.kind:<14} ", " " * 17)
-        if fault.size is not None:
-            usual = f"usual {100 * fault.size:.3g} %, from {100 * fault.least:g} to {100 * fault.most:g} %"
-            say(f"size: {fault.size_says}; {usual}", " " * 17, " " * 17)
-    click.echo("\npopulations of healthy GPUs")
-    for name, says in POPULATION_SAYS.items():
-        say(says, f"  {name:<16} ", " " * 19)
-    click.echo("\nloads (gemm-fp32 and gemm mean sgemm)")
-    for load in LOADS.values():
-        say(load.says, f"  {load.name:<14} ", " " * 17)
 
 
 @demo.command("sample", short_help="Write the files of a small generated fleet.")

@@ -37,14 +37,10 @@ def doctor(
 
     Exit status 1 if something that whorl always needs does not work, or if a file of the store is damaged.
     """
-    from .answers.doctor import findings
-    from .documents.doctor import machine_document, machine_mapping
-    from .output import print_document, print_json
+    from .answers.doctor import findings, machine_document, machine_mapping
+    from .output import print_answer
 
     rows = findings(store, host=host, socket=socket, urls=url)
-    if as_json:
-        print_json(machine_mapping(rows))
-    else:
-        print_document(machine_document(rows))
+    print_answer(machine_mapping(rows), machine_document(rows), as_json=as_json)
     if not all(row.works for row in rows if row.vital):
         sys.exit(1)

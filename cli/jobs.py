@@ -268,10 +268,8 @@ def chain(script: Path, until: str, *, dry_run: bool, as_json: bool, **options: 
         stays("jobs that were submitted stay in the queue; to go on, run the command again")
         with Ending():
             report = run_chain(Slurm(), chained)
-    if as_json:
-        output.print_json(chain_mapping(report, chained.policy.name))
-    else:
-        output.print_document(chain_document(report, chained.policy.name))
+    policy = chained.policy.name
+    output.print_answer(chain_mapping(report, policy), chain_document(report, policy), as_json=as_json)
     sys.exit(_STATUS.get(report.folder.state.end or "", 0))
 
 
@@ -307,10 +305,7 @@ def wait(nodes: int, limit: str, partition: str | None, as_json: bool) -> None:
         raise InputError(f"Slurm has no partition {', '.join(sorted(unknown))}; it has {', '.join(slurm.partitions())}")
     shape = JobShape(nodes, limit_s, partition)
     forecast = Forecaster(slurm, shape, LeadPolicy("p50", QUANTILES[0])).ask(planned=True)
-    if as_json:
-        output.print_json(wait_mapping(shape, forecast))
-    else:
-        output.print_document(wait_document(shape, forecast))
+    output.print_answer(wait_mapping(shape, forecast), wait_document(shape, forecast), as_json=as_json)
 
 
 def _until(text: str) -> Until:
@@ -374,7 +369,7 @@ def chain_study(
     from ..analysis.chains.jobs_log import read_log
     from ..dashboards.html import refuse_unwritable
     from .documents.chain import study_document, study_mapping
-    from .output import ProgressBar, print_document, print_json, tell
+    from .output import ProgressBar, print_answer, tell
 
     stays("nothing was stored: run the command again")
     _refuse_mixed(options)
@@ -401,10 +396,8 @@ def chain_study(
             writer = csv.DictWriter(file, list(samples[0]))
             writer.writeheader()
             writer.writerows(samples)
-    if as_json:
-        print_json(study_mapping(log, rows, size, options))
-    else:
-        print_document(study_document(log, rows, size, options["gpus_per_node"]))
+    document = study_document(log, rows, size, options["gpus_per_node"])
+    print_answer(study_mapping(log, rows, size, options), document, as_json=as_json)
 
 
 def _refuse_mixed(options: Mapping[str, Any]) -> None:
@@ -440,11 +433,10 @@ def _as_published(
 def _account(log: JobsLog) -> Iterable[str]:
     """What of the log was not used, and what is not sure of its times."""
     from ..analysis.chains.jobs_log import SAVE
+    from ..dashboards.words import first_of
 
     for reason, lines in log.refused.items():
-        listed = ", ".join(str(line) for line in sorted(lines)[:5]) + (", ..." if len(lines) > 5 else "")
-        in_all = f" ({len(lines)} in all)" if len(lines) > 5 else ""
-        yield f"{log.source}: left out line{'s' if len(lines) > 1 else ''} {listed}{in_all}: {reason}"
+        yield f"{log.source}: left out {first_of('line', lines)}: {reason}"
     if log.refused:
         yield f"to have all rows read, save the log with: {SAVE}"
     yield from (f"note: {note}" for note in log.notes)

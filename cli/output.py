@@ -55,6 +55,14 @@ def print_reply(reply: Reply[Any], *, as_json: bool, as_csv: bool = False) -> No
         sys.exit(1)
 
 
+def print_answer(mapping: dict[str, Any], document: Document, *, as_json: bool) -> None:
+    """Print an answer as JSON, or for people."""
+    if as_json:
+        print_json(mapping)
+    else:
+        print_document(document)
+
+
 def tell_notes(reply: Reply[Any]) -> None:
     """Print the notes of a reply on standard error."""
     for note in reply.notes:

@@ -22,7 +22,7 @@ from .options import (
     simulated_rows,
     store_option,
 )
-from .output import print_document, print_json
+from .output import print_answer, print_json
 
 if TYPE_CHECKING:
     from ..probes.campaign import Report
@@ -182,10 +182,8 @@ def list_probes(backend: str | None, model: str | None, store: str | None, keep_
     from ..probes.listing import listing
 
     name, rows = listing(model or ("V100" if backend == "simulated" else None))
-    if as_json:
-        print_json({"schema": "whorl.probe.list/1", "model": name, "probes": rows})
-    else:
-        print_document(documents.list_document(name, rows, SUITES))
+    mapping = {"schema": "whorl.probe.list/1", "model": name, "probes": rows}
+    print_answer(mapping, documents.list_document(name, rows, SUITES), as_json=as_json)
 
 
 def _print_keep_rule(store: str | None, *, as_json: bool) -> None:
@@ -195,11 +193,9 @@ def _print_keep_rule(store: str | None, *, as_json: bool) -> None:
     from ..store import Store
 
     rows = keep_rule(Store.open(store), list(PROBES)) if store else []
-    if as_json:
-        print_json({"schema": "whorl.probe.keep-rule/1", "probes": [row.as_dict() for row in rows]})
-        return
     limits = (LEAST_ICC, LEAST_UNEXPLAINED, MORE_GPUS)
-    print_document(documents.keep_document(rows, limits, has_store=store is not None))
+    mapping = {"schema": "whorl.probe.keep-rule/1", "probes": [row.as_dict() for row in rows]}
+    print_answer(mapping, documents.keep_document(rows, limits, has_store=store is not None), as_json=as_json)
 
 
 @probe.command("prolog", short_help="Are the GPUs here fit for a job? In 5 s and one line, for Slurm.")
@@ -253,8 +249,6 @@ def prolog(timeout: float, store: str | None, backend: str, as_json: bool, **sim
         except WhorlError as error:  # what was found stays true
             tell(str(error))
     if as_json:
-        from .output import print_json
-
         gpus = [asdict(gpu) for gpu in looked]
         print_json({"schema": "whorl.probe.prolog/1", "exit_status": status, "reason": reason or None, "gpus": gpus})
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,8 @@ from ..errors import InputError
 from .options import When, cluster_option, engine_of, json_option, place_options, store_option
 
 if TYPE_CHECKING:
-    from ..store.compaction import Done
-    from ..store.retention import Pruned
-    from ..store.status import Status
+    from ..store.table_logs import MovedOn
 
-_FACTS = 14  # columns of a terminal for the name of a fact
 _KEEP = "How long telemetry stays at full rate, as 90d, 12h or 2w"
 offline_option = click.option(
     "--offline", is_flag=True, help="Nobody else uses the store: do not wait for others that read."
@@ -43,68 +40,14 @@ def store_group() -> None:
 @json_option
 def status(store: str, as_json: bool) -> None:
     """Print rows, files and bytes of every table, the open journals, late and pruned rows, and free space."""
+    from ..dashboards.documents.stores import status_document
     from ..store import Store
     from ..store.status import status as look
-    from .output import print_json
+    from .output import print_answer
 
     found = look(Store.open(store))
-    if as_json:
-        print_json({"schema": "whorl.store.status/1", **found.as_dict()})
-    else:
-        _print_status(store, found)
-
-
-def _print_status(store: str, found: Status) -> None:
-    from ..dashboards.document import Cell, Column, Table
-    from ..dashboards.documents.stores import log_state
-    from ..dashboards.words import MISSING, count, many, number
-    from .output import say, show
-
-    def line(name: str, text: str) -> None:
-        say(text, name.ljust(_FACTS), " " * _FACTS)
-
-    rows: list[list[Cell]] = []
-    for t in found.tables:
-        filed = t.rows - t.in_journals
-        per_row = number(t.bytes / filed if filed else None, 3)
-        rows.append([t.table, t.rows, t.files, t.bytes, per_row])
-    heads = [Column("table"), *(Column(head, "count") for head in ("rows", "files", "bytes"))]
-    show([Table([*heads, Column("bytes/row", "number", drops=1)], rows)])
-    click.echo()
-    if found.journals:
-        alive = {
-            True: "alive",
-            False: "dead: run `whorl store compact` to seal it",
-            None: "not known from here",
-        }
-        lines: list[list[Cell]] = [
-            [j.writer, j.host, str(j.pid), alive[j.alive], j.rows, number(j.age_s, 3, suffix=" s")]
-            for j in found.journals
-        ]
-        columns = [
-            Column("journal of"),
-            Column("host", drops=1),
-            Column("process", "count", drops=2),
-            Column("state", "sentence"),
-            Column("rows", "count"),
-            Column("youngest row", "number"),
-        ]
-        show([Table(columns, lines)])
-        click.echo()
-    oldest, newest = (MISSING if ns is None else _time(ns) for ns in (found.oldest, found.newest))
-    hot = "none at full rate" if found.oldest is None else f"{oldest} to {newest} (UTC) at full rate"
-    line("telemetry", f"{hot}; {many(found.cold_rows, 'minute')} of older telemetry")
-    line("retention", f"full rate for {found.keep}" if found.keep else "none set: everything is kept")
-    line("late rows", count(found.late_rows))
-    line("durability", found.durability)
-    if found.to_be_removed and found.removed_at is not None:
-        when = _time(int(found.removed_at * 1e9))
-        line("replaced", f"{many(found.to_be_removed, 'file')}, which the first whorl command after {when} removes")
-    for log in found.logs:
-        line("table log", f"{log.log}, {log_state(log, store)}")
-    for path, reason in found.skipped.items():
-        line("skipped", f"{path}: {reason}")
-    line("free", f"{found.free / 2**30:,.1f} GiB")
+    mapping = {"schema": "whorl.store.status/1", **found.as_dict()}
+    print_answer(mapping, status_document(found, store), as_json=as_json)
 
 
 @store_group.command("files", short_help="List the files that another engine may read.")
@@ -181,38 +124,18 @@ def compact(store: str, keep: str | None, offline: bool, as_json: bool, **place:
         days = write_minutes(opened, offline=offline, now_ns=time.time_ns(), progress=progress.say, engine=engine)
         pruned = None if keep is None else opened.prune(keep, offline=offline, progress=progress.say)
         logs = table_logs.move_on(opened, progress=progress.say)
+    moved = [asdict(log) for log in logs]
     if as_json:
+        of_pruned = None if pruned is None else vars(pruned)
         document: dict[str, Any] = {"schema": "whorl.store.compact/1", **vars(done), "energy_days": days}
-        print_json(
-            document | {"pruned": None if pruned is None else vars(pruned), "logs": [asdict(moved) for moved in logs]}
-        )
+        print_json(document | {"pruned": of_pruned, "logs": moved})
     else:
-        _print_compacted(done, days)
-        if pruned is not None:
-            _print_pruned(pruned, dry_run=False)
+        show(words.compacted(done, days))
+        show(() if pruned is None else words.pruned(pruned, dry_run=False))
         show(words.moved_on(logs, store))
-    if done.unreadable or any(log.failure and log.has_library for log in logs):
-        click.get_current_context().exit(1)
-
-
-def _print_compacted(done: Done, energy_days: int) -> None:
-    from ..dashboards.words import count, many
-
-    click.echo(
-        f"{many(done.before, 'file')} became {count(done.after)}; {many(done.late_rows, 'late row')} put in place; "
-        f"{many(done.sealed, 'journal')} of dead writers sealed"
-    )
-    if energy_days:
-        click.echo(f"energy of each GPU and minute of {many(energy_days, 'day')} written")
-    if done.waiting:
-        click.echo(f"{count(done.waiting)} files of late rows wait until the journals of their GPUs are sealed")
-    if done.open_journals:
-        click.echo(
-            f"{many(len(done.open_journals), 'journal')} left, because the writer lives or this host cannot tell; "
-            f"other DuckDB clients see the rows when it is sealed: {', '.join(done.open_journals)}"
-        )
     if done.unreadable:
-        click.echo(f"{many(len(done.unreadable), 'file')} left that cannot be read: the warnings say why")
+        click.get_current_context().exit(1)
+    _leave(logs)
 
 
 @store_group.command("prune", short_help="Keep one row a minute of old telemetry.")
@@ -245,40 +168,18 @@ def prune(store: str, keep: str | None, dry_run: bool, offline: bool, as_json: b
         done = opened.prune(keep, dry_run=dry_run, offline=offline, progress=progress.say)
         logs = [] if dry_run else table_logs.move_on(opened, progress=progress.say)
     if as_json:
-        print_json(
-            {
-                "schema": "whorl.store.prune/1",
-                "dry_run": dry_run,
-                **vars(done),
-                "logs": [asdict(moved) for moved in logs],
-            }
-        )
+        moved = [asdict(log) for log in logs]
+        print_json({"schema": "whorl.store.prune/1", "dry_run": dry_run, **vars(done), "logs": moved})
     else:
-        _print_pruned(done, dry_run=dry_run)
+        show(words.pruned(done, dry_run=dry_run))
         show(words.moved_on(logs, store))
+    _leave(logs)
+
+
+def _leave(logs: Sequence[MovedOn]) -> None:
+    """End with status 1 where a log stayed behind although its library is there."""
     if any(log.failure and log.has_library for log in logs):
         click.get_current_context().exit(1)
-
-
-def _print_pruned(done: Pruned, *, dry_run: bool) -> None:
-    from ..dashboards.words import count, many
-
-    verb = "would become" if dry_run else "became"
-    click.echo(
-        f"{many(done.rows, 'row')} before {_time(done.until)} (UTC) {verb} {many(done.minutes, 'row')} of a minute"
-    )
-    if not dry_run and done.rows:
-        click.echo(f"{count(done.before)} bytes of files became {count(done.after)}")
-    if done.sparse:
-        click.echo(
-            f"{many(done.sparse, 'row')} stay: they are hardly more than one a minute, and would take more space"
-        )
-    if done.waiting:
-        left = "1 day is left" if done.waiting == 1 else f"{done.waiting:,} days are left"
-        click.echo(
-            f"{left}: a collector or another process still writes to {'it' if done.waiting == 1 else 'them'}. "
-            "Run this command again later"
-        )
 
 
 @store_group.command("upgrade", short_help="Bring a store of an older whorl to this one's format.")
@@ -293,7 +194,6 @@ def upgrade(store: str, offline: bool, as_json: bool) -> None:
     from dataclasses import asdict
 
     from ..dashboards.documents import stores as words
-    from ..dashboards.words import count, many
     from ..store import Store, table_logs
     from ..store.upgrade import upgrade as bring
     from .output import ProgressBar, print_json, show
@@ -304,16 +204,7 @@ def upgrade(store: str, offline: bool, as_json: bool) -> None:
     if as_json:
         print_json({"schema": "whorl.store.upgrade/1", **vars(done), "logs": [asdict(log) for log in logs]})
         return
-    show(words.moved_on(logs, store))
-    if done.files or done.journals or done.older != done.newer:
-        click.echo(
-            f"from format {done.older} to {done.newer}: {many(done.files, 'file')} and "
-            f"{many(done.journals, 'journal')} written anew"
-        )
-    else:
-        click.echo(f"the store has format {done.newer} already: nothing was done")
-    if done.unreadable:
-        click.echo(f"{count(len(done.unreadable))} could not be read, and stay as they are: {done.unreadable[0]}")
+    show([*words.moved_on(logs, store), *words.upgraded(done)])
 
 
 @store_group.command("merge", short_help="Take whole stores into one, every row once.")
@@ -424,9 +315,3 @@ def _alone(*, as_json: bool) -> Iterator[None]:
     except TakenError as error:
         click.echo(str(error), err=as_json)
         click.get_current_context().exit(0)
-
-
-def _time(ns: int) -> str:
-    import numpy as np
-
-    return str(np.datetime64(ns // 10**9, "s")).replace("T", " ")  # ns do not hold every time of a store

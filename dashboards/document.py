@@ -130,7 +130,7 @@ class Table:
     ) -> Table:
         """A table of records, which are mappings or have attributes: each column with where its cells come from."""
         heads, sources = zip(*columns, strict=True)
-        cells = [[_cell(row, source) for source in sources] for row in rows]
+        cells = [[cell_of(row, source) for source in sources] for row in rows]
         return cls(heads, cells, title, below, cards=cards, most=most)
 
     @property
@@ -161,7 +161,8 @@ class Table:
         return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def _cell(row: Any, source: CellSource) -> Cell:
+def cell_of(row: Any, source: CellSource) -> Cell:
+    """The cell that a column has in a row."""
     if callable(source):
         return source(row)
     cell: Cell = row[source] if isinstance(row, Mapping) else getattr(row, source)

@@ -70,6 +70,13 @@ def capital(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
+def first_of(noun: str, items: Sequence[int] | Sequence[str]) -> str:
+    """The first few of them: `line 3`, `lines 1, 2, 3, 4, 5, ... (9 in all)`."""
+    some_items = ", ".join(map(str, sorted(items)[:5]))
+    further = f", ... ({len(items)} in all)" if len(items) > 5 else ""
+    return f"{noun}{'s' if len(items) > 1 else ''} {some_items}{further}"
+
+
 def listed(names: Sequence[str], most: int = 4) -> str:
     """The first of several names, and how many others there are: `a, b and 3 more`; n/a for none."""
     others = f" and {len(names) - most:,} more" if len(names) > most else ""

@@ -27,7 +27,7 @@ from plotly import graph_objects
 
 import whorl
 from whorl.analysis.one_gpu.explain import named
-from whorl.cli.advising import Advisor
+from whorl.cli.answers.advice import Advisor
 from whorl.dashboards.app.access import LIMITS
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.app.shell import make_app

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from ...dashboards.answers.reply import Reply, RowList
 from ...dashboards.document import Document
-from ...dashboards.words import count, many
+from ...dashboards.words import count, first_of, many
 from ...errors import InputError
 from ...jobs.accounting import importing
 from ...store.instants import time_of
@@ -73,9 +73,9 @@ def import_jobs(store: Store | str | Path, **options: Unpack[JobOptions]) -> Rep
 def refusals(report: ImportReport) -> Iterable[str]:
     """What was refused, for people."""
     for reason, lines in report.refused.items():
-        yield f"{report.source}: refused {_first('line', lines)}: {reason}"
+        yield f"{report.source}: refused {first_of('line', lines)}: {reason}"
     for reason, names in report.tags_refused.items():
-        yield f"refused {_first('tag', names)}: {reason}"
+        yield f"refused {first_of('tag', names)}: {reason}"
 
 
 def _answer(report: ImportReport) -> Iterable[str]:
@@ -96,9 +96,3 @@ def _answer(report: ImportReport) -> Iterable[str]:
             yield f"  GPUs not known: {count(number)} {reason}"
     elif not report.source:
         yield "there are no tags: nothing was stored"
-
-
-def _first(noun: str, items: Sequence[int] | Sequence[str]) -> str:
-    listed = ", ".join(str(name) for name in sorted(items)[:5]) + (", ..." if len(items) > 5 else "")
-    in_all = f" ({len(items)} in all)" if len(items) > 5 else ""
-    return f"{noun}{'s' if len(items) > 1 else ''} {listed}{in_all}"

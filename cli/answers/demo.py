@@ -49,7 +49,8 @@ class DemoOptions:
     """The options of `whorl demo`. Any of the simulated fleet's leaves real GPUs alone."""
 
     suite: str = "quick"
-    backend: str = "auto"
+    backend: str | None = None
+    """"cuda" or "simulated"; the GPUs here, else simulated ones, where it is "auto" or left out."""
     gpus: int | None = None
     model: str | None = None
     seed: int | None = None
@@ -126,7 +127,7 @@ def _refuse(folder: Path) -> None:
         raise InputError(f"{folder} cannot be used ({error.strerror}): choose another folder for --out") from error
 
 
-def _devices(backend: str, tell: Callable[[str], None] | None) -> tuple[Local | None, str]:
+def _devices(backend: str | None, tell: Callable[[str], None] | None) -> tuple[Local | None, str]:
     """The GPUs of this node; if there is none and that is allowed, the reason."""
     from ...probes import node
 

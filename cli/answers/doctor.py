@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ...dashboards.words import many
+from ...dashboards.document import CellSource, Column, Command, Document, Part, Table, TableColumns
+from ...dashboards.words import listed, many
 from ...errors import InputError, SchedulerError, WhorlError
 from ...jobs.node_doctor import (
     NodeFinding,
+    NodeReport,
     ask_apart,
     cupy_finding,
     nvml_error,
@@ -52,6 +55,8 @@ _ASK_DCGM = "import json; from whorl.cli.answers.doctor import ask_dcgm; ask_dcg
 _DCGM_PATIENCE_S = 60.0
 _EVERY_US = 10_000_000  # so seldom that the engine does nothing for us
 _GPM_APART_S = 0.15  # between the two looks of GPM
+_NAMED = 8
+_WORKS: tuple[str, CellSource] = ("works", lambda row: "yes" if row.works else "no")
 _CAP_SYS_ADMIN = 21  # as capabilities(7) numbers it
 
 
@@ -302,3 +307,63 @@ def store_findings(path: str) -> list[NodeFinding]:
     free_gib = shutil.disk_usage(path).free / 2**30
     writable = "writable" if store.writable() else "this user may only read it"
     return [NodeFinding("store", True, f"{path}: {contents}; {free_gib:,.1f} GiB free; {writable}"), *rows]
+
+
+# -- for programs and for people -----------------------------------------------------------------------------------
+
+
+def machine_mapping(findings: Sequence[NodeFinding]) -> dict[str, Any]:
+    """`whorl.doctor/1`."""
+    return {
+        "schema": "whorl.doctor/1",
+        "findings": [_finding(row) | {"needed_for": row.needed_for or None} for row in findings],
+    }
+
+
+def _finding(row: NodeFinding) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in ("what", "works", "detail")}
+
+
+def machine_document(findings: Sequence[NodeFinding]) -> Document:
+    """Whether whorl works on this machine, and every part; what does not work comes first."""
+    broken = list(dict.fromkeys(row.what for row in findings if row.vital and not row.works))
+    missing = list(dict.fromkeys(row.what for row in findings if not row.works and not row.vital))
+    answer = f"something that whorl needs does not work: {listed(broken, _NAMED)}" if broken else "whorl works here"
+    if missing:
+        do = "does" if len(missing) == 1 else "do"
+        answer += f"; {many(len(missing), 'part')} that only some verbs need {do} not: {listed(missing, _NAMED)}"
+    columns: TableColumns = [
+        _WORKS,
+        (Column("needed for", "sentence"), "needed_for"),
+        (Column("what", "sentence"), lambda row: f"{row.what}: {row.detail}"),
+    ]
+    broken_first = sorted(findings, key=lambda row: (row.works, not row.vital))
+    return Document("Doctor", [answer, Table.of(broken_first, columns)])
+
+
+def node_mapping(report: NodeReport) -> dict[str, Any]:
+    """`whorl.campaign.doctor/1`."""
+    return {
+        "schema": "whorl.campaign.doctor/1",
+        "node": report.node,
+        "job": report.job,
+        "waited_s": round(report.waited_s, 1),
+        "works": report.works,
+        "findings": [_finding(row) | {"needed": row.vital} for row in report.findings],
+    }
+
+
+def node_document(report: NodeReport, store: str, fleet: str | None) -> Document:
+    """Whether a campaign can measure on a node, what it has and lacks, and what to do next, with the simulated fleet
+    of the question."""
+    missing = ", ".join(finding.what for finding in report.findings if finding.vital and not finding.works)
+    answer = "a campaign can measure" if report.works else "a campaign cannot measure"
+    parts: list[Part] = [
+        f"node {report.node}, by job {report.job}, after {report.waited_s:.0f} s: {answer} there"
+        + (f": {missing}" if missing else ""),
+    ]
+    if report.works:
+        simulated = "" if fleet is None else f" --set {shlex.quote(f'fleet={fleet}')}"
+        parts.append(Command(f"next: whorl campaign plan --suite quick --store {shlex.quote(store)}{simulated}"))
+    parts.append(Table.of(report.findings, [_WORKS, ("what", "what"), (Column("detail", "sentence"), "detail")]))
+    return Document(f"Node {report.node}", parts)

@@ -192,10 +192,13 @@ def _sets(advice: Advice, steering: Steering) -> Iterator[Part]:
     sets = [(name, best) for name, best in (("packed", advice.packed), ("anywhere", advice.spread)) if best]
     if not sets:
         return
-    columns: list[Column | str] = ["set", Column("time", "number", 3, explains="1 is that of the median GPU")]
-    columns += [Column("[90 %]", "interval", 3), Column("nodes", "count")]
-    rows = [[name, best.slowdown, (best.lower, best.upper), len(best.nodes) or None] for name, best in sets]
-    yield Table(columns, rows, below="Predicted time of the job; 1 is that on median GPUs.")
+    columns: TableColumns = [
+        ("set", lambda named: named[0]),
+        (Column("time", "number", 3, explains="1 is that of the median GPU"), lambda named: named[1].slowdown),
+        (Column("[90 %]", "interval", 3), lambda named: (named[1].lower, named[1].upper)),
+        (Column("nodes", "count"), lambda named: len(named[1].nodes) or None),
+    ]
+    yield Table.of(sets, columns, below="Predicted time of the job; 1 is that on median GPUs.")
     places = [(name, compress(_name(steering, node) for node in best.nodes)) for name, best in sets if best.nodes]
     if places:
         yield Facts(places, "Their nodes")

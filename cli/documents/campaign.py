@@ -25,12 +25,8 @@ _BY_LIMITS = (
 
 def _about(request: CampaignRequest) -> dict[str, Any]:
     return {
-        "campaign": request.campaign,
-        "cluster": request.cluster,
-        "suite": request.suite,
+        **{name: getattr(request, name) for name in ("campaign", "cluster", "suite", "neighbours", "partition")},
         "probes": list(request.probes),
-        "neighbours": request.neighbours,
-        "partition": request.partition,
         "began": _utc(None if request.began_ns is None else request.began_ns / 1e9),
     }
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...analysis.tuning.sweep import LABELS, NOISE_PCT, SweepChoice, SweepFile, gpu_spread_pct
-from ...dashboards.document import Cell, Column, Command, Document, Part, Section, Table
+from ...dashboards.document import CellSource, Column, Command, Document, Part, Section, Table, TableColumns
 from ...dashboards.words import MISSING, many, number
 
 if TYPE_CHECKING:
@@ -173,21 +174,20 @@ def _trials(answer: TuneAnswer, *, safe: bool) -> Table:
     failed = sum(trial.failure is not None for trial in answer.trials)
     failures = f", {failed} failed (--json has the reasons in full)" if failed else ""
     rate = " With safe=yes about one trial in nine is over the bound all the same." if safe else ""
-    columns: list[Column | str] = [
-        Column(head, "number") for head in ("trial", *_heads(list(answer.default)), "time", "energy, J")
-    ]
-    rows: list[list[Cell]] = [
-        [
-            str(place),
-            *(f"{trial.setting[name]:g}" for name in answer.default),
-            _time(trial.time_s),
-            trial.energy_j,
-            _remark(trial, answer),
-        ]
-        for place, trial in enumerate(answer.trials, 1)
+    names = list(answer.default)
+    columns: TableColumns = [
+        (Column("trial", "number"), lambda numbered: str(numbered[0])),
+        *((Column(head, "number"), partial(_knob, name)) for head, name in zip(_heads(names), names, strict=True)),
+        (Column("time", "number"), lambda numbered: _time(numbered[1].time_s)),
+        (Column("energy, J", "number"), lambda numbered: numbered[1].energy_j),
+        (Column("", "sentence"), lambda numbered: _remark(numbered[1], answer)),
     ]
     below = f"{over} of {many(len(answer.trials), 'trial')} over the bound{failures}.{rate}"
-    return Table([*columns, Column("", "sentence")], rows, below=below)
+    return Table.of(enumerate(answer.trials, 1), columns, below=below)
+
+
+def _knob(name: str, numbered: tuple[int, Trial]) -> str:
+    return f"{numbered[1].setting[name]:g}"
 
 
 def _remark(trial: Trial, answer: TuneAnswer) -> str:
@@ -221,9 +221,12 @@ def _plan(answer: TuneAnswer) -> Iterator[Part]:
         "table to whorl tune --sweep."
     )
     yield from _unset(answer.unset)
-    rows = [[gpu.gpu, _time(gpu.default_time_s), gpu.default_energy_j] for gpu in answer.gpus]
-    columns: list[Column | str] = ["GPU", Column("time", "number"), Column("energy, J", "number")]
-    yield Table(columns, rows, "As the GPUs are set at present, one run each")
+    columns: TableColumns = [
+        ("GPU", "gpu"),
+        (Column("time", "number"), lambda gpu: _time(gpu.default_time_s)),
+        (Column("energy, J", "number"), "default_energy_j"),
+    ]
+    yield Table.of(answer.gpus, columns, "As the GPUs are set at present, one run each")
 
 
 # -- a sweep ---------------------------------------------------------------------------------------------------------
@@ -374,23 +377,23 @@ def _choices(answer: SweepAnswer, rows: Sequence[Mapping[str, Any]]) -> Table:
     knob = answer.file.knob
     labels = [label for label in LABELS if any(row[label] for row in rows)]
     drops = {"optimizer": 2, "gpu": 1}
-    columns = [(label, Column(label, drops=drops.get(label, 0))) for label in labels]
-    columns += [("batch_size", Column("batch", "count"))] if any(row["batch_size"] is not None for row in rows) else []
+    columns: TableColumns = [(Column(label, drops=drops.get(label, 0)), label) for label in labels]
+    if any(row["batch_size"] is not None for row in rows):
+        columns.append((Column("batch", "count"), _whole("batch_size")))
     columns += [
-        (knob, Column(_heads([knob])[0], "number")),
-        ("saved_pct", Column("saved, %", "number", 1)),
-        ("slower_pct", Column("slower, %", "number", 1)),
-        ("runs", Column("n", "count")),
-        (f"zeus_{knob}", Column(f"Zeus's rule, {_KNOBS[knob][1]}", "number")),
-        ("zeus_saved_pct", Column("its saving, %", "number", 1)),
+        (Column(_heads([knob])[0], "number"), _whole(knob)),
+        (Column("saved, %", "number", 1), "saved_pct"),
+        (Column("slower, %", "number", 1), "slower_pct"),
+        (Column("n", "count"), "runs"),
+        (Column(f"Zeus's rule, {_KNOBS[knob][1]}", "number"), _whole(f"zeus_{knob}")),
+        (Column("its saving, %", "number", 1), "zeus_saved_pct"),
     ]
-    cells = [[_cell(row[name]) for name, _ in columns] for row in rows]
-    return Table([column for _, column in columns], cells, most=_SWEEPS_LISTED)
+    return Table.of(rows, columns, most=_SWEEPS_LISTED)
 
 
-def _cell(value: float | int | str | None) -> Cell:
-    """A whole number as it is, without the sign of what rounds to 0."""
-    return f"{value:g}" if isinstance(value, int) else value
+def _whole(name: str) -> CellSource:
+    """A whole number as it is."""
+    return lambda row: f"{row[name]:g}" if isinstance(row[name], int) else row[name]
 
 
 def _median(values: Sequence[float]) -> str:
@@ -455,9 +458,9 @@ def stress_document(report: StressReport, *, simulated: bool) -> Document:
     scored = [kernel for kernel in (*report.trials, *report.rivals) if kernel.value is not None]
     best_first = sorted(scored, key=lambda kernel: -(kernel.value or 0.0))[:_KERNELS_LISTED]
     parts.append(
-        Table(
-            ["kernel", Column(_GOALS[report.goal], "number"), "of"],
-            [[kernel.label, kernel.value, kernel.figure] for kernel in best_first],
+        Table.of(
+            best_first,
+            [("kernel", "label"), (Column(_GOALS[report.goal], "number"), "value"), ("of", "figure")],
             f"The best of {many(len(report.trials), 'trial')} and {many(len(report.rivals), 'probe')}",
             "Settings that do not fit this GPU are known beforehand and were not tried. Trials are in no store.",
         )

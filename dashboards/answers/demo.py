@@ -18,7 +18,6 @@ from ..words import many
 from . import mappings
 
 if TYPE_CHECKING:
-    from ...analysis.runs.probing import Probed
     from ...probes.campaign import Report
     from ..report import Looked
 
@@ -49,16 +48,13 @@ def demo_json(result: DemoResult) -> dict[str, Any]:
     campaign, judged = result.looked.campaign, result.looked.judged
     return {
         "schema": "whorl.demo/1",
-        "campaign": campaign.campaign,
-        "cluster": campaign.cluster,
-        "simulated": campaign.simulated,
-        "models": campaign.models,
+        **{name: getattr(campaign, name) for name in ("campaign", "cluster", "simulated", "models")},
         "gpus": campaign.gpus.height,
         "seed": result.seed,
         "suite": result.suite,
         "probes": campaign.probes,
         "runs": campaign.runs.height,
-        "sound_runs": _sound(campaign),
+        "sound_runs": campaign.runs.filter(SOUND).height,
         "seconds": result.seconds,
         "sittings": result.sittings,
         "wall_s": result.taken_s,
@@ -66,7 +62,7 @@ def demo_json(result: DemoResult) -> dict[str, Any]:
         "comparisons": judged.looks,
         "error_rate": ERROR_RATE,
         "not_judged": [mappings.not_judged(gap) for gap in judged.not_judged],
-        "wrong_runs": result.looked.campaign.untrusted,
+        "wrong_runs": campaign.untrusted,
         "stand_out": _stand_out(result.looked),
         "verdicts": [mappings.finding(verdict) for verdict in judged.rows],
         "planted": None
@@ -91,10 +87,6 @@ def _stand_out(looked: Looked) -> list[dict[str, Any]]:
         {**places[gpu], "name": looked.names[gpu], "cause": own[0].kind, "looks": because(own[0]), "p": own[0].p}
         for gpu, own in looked.verdicts.items()
     ]
-
-
-def _sound(campaign: Probed) -> int:
-    return campaign.runs.filter(SOUND).height
 
 
 def demo_document(result: DemoResult) -> Document:

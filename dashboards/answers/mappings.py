@@ -42,16 +42,8 @@ def verdicts(judgements: Sequence[Judgement]) -> dict[str, Any]:
         "rows": [finding(verdict) for judgement in judgements for verdict in judgement.rows],
         "not_judged": [not_judged(gap) for judgement in judgements for gap in judgement.not_judged],
         "watch": [finding(verdict) for judgement in judgements for verdict in judgement.watch],
-        "smallest": [
-            {"cluster": judgement.cluster, **smallest(effect)}
-            for judgement in judgements
-            for effect in judgement.smallest
-        ],
-        "changes": [
-            {"cluster": judgement.cluster, **_change(change)}
-            for judgement in judgements
-            for change in judgement.changes
-        ],
+        "smallest": [{"cluster": each.cluster} | smallest(effect) for each in judgements for effect in each.smallest],
+        "changes": [{"cluster": each.cluster} | _change(change) for each in judgements for change in each.changes],
     }
 
 
@@ -76,9 +68,7 @@ def explain(gpu: Explained) -> dict[str, Any]:
     """The document of `whorl.explain/1`."""
     return {
         "schema": "whorl.explain/1",
-        "cluster": gpu.cluster,
-        "gpu": gpu.gpu,
-        "name": gpu.name,
+        **{name: getattr(gpu, name) for name in ("cluster", "gpu", "name")},
         "identity": dict(gpu.identity),
         "judged": judged(gpu),
         "verdicts": [finding(verdict) for verdict in gpu.verdicts],
@@ -117,13 +107,9 @@ def _history(line: Line) -> list[dict[str, Any]]:
     return [
         {
             "workload": line.workload,
-            "began": sitting.began,
-            "n": sitting.n,
+            **{name: getattr(sitting, name) for name in ("began", "n")},
             "effect_pct": sitting.off_pct if line.beside_peers else None,
-            "that_day_pct": sitting.that_day_pct,
-            "sm_clock_mhz": sitting.sm_clock_mhz,
-            "power_w": sitting.power_w,
-            "temperature_c": sitting.temperature_c,
+            **{name: getattr(sitting, name) for name in ("that_day_pct", "sm_clock_mhz", "power_w", "temperature_c")},
         }
         for sitting in sittings(line)
     ]
@@ -155,10 +141,7 @@ def fingerprints(computed: Fingerprints) -> dict[str, Any]:
         "cluster": computed.cluster,
         "gpu": computed.gpu,
         "rows": computed.rows.drop("version", "made_at").to_dicts(),
-        "neighbours": [
-            {"gpu": near.gpu, "name": near.name, "distance": near.distance, "figures": near.figures}
-            for near in computed.neighbours
-        ],
+        "neighbours": [asdict(near) for near in computed.neighbours],
     }
 
 
@@ -167,10 +150,7 @@ def difference(changed: Difference) -> dict[str, Any]:
     steps = [asdict(step) | {"why": why_not_compared(step)} for step in changed.steps]
     return {
         "schema": "whorl.diff/1",
-        "cluster": changed.cluster,
-        "before": changed.before,
-        "after": changed.after,
-        "looks": changed.looks,
+        **{name: getattr(changed, name) for name in ("cluster", "before", "after", "looks")},
         "error_rate": ERROR_RATE,
         "steps": [{name: value for name, value in step.items() if name != "compared"} for step in steps],
         "moved": [asdict(gpu) for gpu in changed.moved],

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from ...errors import InputError
 from .. import terminal
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ...analysis.engines import Coverage
     from ...store import Store
 
-P = ParamSpec("P")
 Result = TypeVar("Result")
 _NAMED = 5  # parts that failed, in a sentence
 
@@ -144,19 +143,6 @@ def _missing(coverage: Coverage) -> tuple[str, ...]:
     others = len(coverage.failures) - _NAMED
     more = f"; and {others} more" if others > 0 else ""
     return (f"the answer has {coverage.done:,} of {coverage.parts:,} parts, and lacks {named}{more}",)
-
-
-def replying(
-    function: Callable[P, Result], reply: Callable[[Result, str], Reply[Result]]
-) -> Callable[P, Reply[Result]]:
-    """The function, with the same arguments, that replies; `reply` takes its result and how the store is spelled."""
-
-    @wraps(function)
-    def replies(*arguments: P.args, **options: P.kwargs) -> Reply[Result]:
-        store: Any = arguments[0] if arguments else options["store"]
-        return reply(function(*arguments, **options), folder(store))
-
-    return replies
 
 
 def opened(store: Store | str | Path) -> Store:

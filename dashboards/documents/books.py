@@ -15,7 +15,7 @@ from ...analysis.energy.nodes import NodeProblem
 from ...analysis.energy.sensor import PowerSource, Problem
 from ...store.power_sensors import ErrorSource
 from ...store.vocabulary import CalibrationFinding
-from ..document import Cell, Column, Document, Part, Section, Table
+from ..document import Cell, Column, Document, Part, Section, Table, TableColumns
 from ..words import TIMES, in_unit, many, minute, number, part_of, second, unit_of
 from .energy import (
     CALLED,
@@ -154,13 +154,15 @@ def _kinds_table(balance: Balance) -> Table:
     """The kinds of problems, those with most rows first, what each means and what to do."""
     gpus = pl.struct("cluster", "gpu").filter(pl.col("gpu").is_not_null()).n_unique().alias("gpus")
     kinds = balance.problems.group_by("problem", maintain_order=True).agg(pl.len(), pl.col("n").sum(), gpus)
-    rows = [
-        [kind, n, gpus or "", problem_meaning(kind, balance.booked), TO_DO.get(kind, "")]
-        for kind, _, n, gpus in kinds.sort("len", descending=True, maintain_order=True).iter_rows()
+    rows = kinds.sort("len", descending=True, maintain_order=True).to_dicts()
+    columns: TableColumns = [
+        ("problem", "problem"),
+        (Column("times", "count"), "n"),
+        (Column("GPUs", "count"), lambda row: row["gpus"] or ""),
+        (Column("what it means", "sentence"), lambda row: problem_meaning(row["problem"], balance.booked)),
+        (Column("what to do", "sentence"), lambda row: TO_DO.get(row["problem"], "")),
     ]
-    heads = [Column("problem"), Column("times", "count"), Column("GPUs", "count")]
-    heads += [Column("what it means", "sentence"), Column("what to do", "sentence")]
-    return Table(heads, rows, "What is wrong with readings and jobs", cards=True)
+    return Table.of(rows, columns, "What is wrong with readings and jobs", cards=True)
 
 
 def _examples_table(balance: Balance) -> Table:
@@ -168,13 +170,13 @@ def _examples_table(balance: Balance) -> Table:
     number = pl.int_range(pl.len()).over("problem")
     ranked = balance.problems.sort(number >= _EXAMPLES, "problem", number, maintain_order=True)
     names = {(row["cluster"], row["gpu"]): row["name"] or row["gpu"] for row in balance.gpus.iter_rows(named=True)}
-    rows = [
-        [row["problem"], about(row, names.get((row["cluster"], row["gpu"]))), row["n"]]
-        for row in ranked.head(_MOST_PROBLEMS).iter_rows(named=True)
+    columns: TableColumns = [
+        ("problem", "problem"),
+        (Column("where and when (UTC)", "sentence"), lambda row: about(row, names.get((row["cluster"], row["gpu"])))),
+        (Column("times", "count"), "n"),
     ]
-    heads = [Column("problem"), Column("where and when (UTC)", "sentence"), Column("times", "count")]
     first = int(ranked.select((number < _EXAMPLES).sum()).item())
-    return Table(heads, rows, "Where and when", most=first)
+    return Table.of(ranked.head(_MOST_PROBLEMS).to_dicts(), columns, "Where and when", most=first)
 
 
 def problem_meaning(problem: str, booked: Booked, cluster: str | None = None) -> str:

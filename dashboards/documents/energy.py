@@ -17,7 +17,20 @@ from ...analysis.energy.billing import HostSource, hours_share
 from ...analysis.energy.books import Booked
 from ...analysis.energy.carbon import TABLE, NoFigure
 from ...analysis.energy.sensor import IdleSource, Reason
-from ..document import Cell, Chart, Column, Command, Document, Part, Section, Table, Tiles
+from ..document import (
+    Cell,
+    CellSource,
+    Chart,
+    Column,
+    Command,
+    Document,
+    Part,
+    Section,
+    Table,
+    TableColumns,
+    Tiles,
+    cell_of,
+)
 from ..figures.energy import books, largest
 from ..words import (
     ENERGIES,
@@ -35,7 +48,7 @@ from ..words import (
 )
 
 Row = Mapping[str, Any]
-Described = tuple[Column, str | Callable[[Row], Cell]]
+Described = tuple[Column, CellSource]
 """A column of a table with the cell that a row has in it: its name in the row, or what makes it."""
 ENERGY = ("energy_j", "low_j", "high_j")
 """A figure of a row and the ends of its 95 % interval."""
@@ -74,12 +87,12 @@ def table_of(
     described = list(columns)
     if len({row.get("cluster") for row in rows}) > 1:
         described.insert(1, (Column("cluster"), "cluster"))
-    cells = [
-        (column, [row[cell] if isinstance(cell, str) else cell(row) for row in rows]) for column, cell in described
+    filled: TableColumns = [
+        (column, source)
+        for column, source in described
+        if not column.drops or any(cell_of(row, source) not in (None, "") for row in rows)
     ]
-    filled = [pair for pair in cells if not pair[0].drops or not all(cell in (None, "") for cell in pair[1])]
-    by_row = list(zip(*(column_cells for _, column_cells in filled), strict=True))
-    return Table([column for column, _ in filled], by_row, title, below, most=most)
+    return Table.of(rows, filled, title, below, most=most)
 
 
 def estimated(names: Sequence[str], size: float = 1.0) -> Callable[[Row], Cell]:

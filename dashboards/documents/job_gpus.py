@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...collectors.job_readings import GpuSummary, JobTotal, total
-from ..document import Cell, Column, Command, Document, Part, Table
-from ..words import MISSING, in_unit, many, number, unit_of
+from ...collectors.job_readings import GpuSummary, total
+from ..document import Cell, Column, Command, Document, Part, Table, TableColumns
+from ..words import MISSING, many, number, unit_of, with_interval_in_unit
 
 
 @dataclass(frozen=True)
@@ -31,30 +31,35 @@ def job_document(gpus: Sequence[GpuSummary], places: Mapping[str, FleetPlace] | 
     """The GPUs of a job, the energy of all and what stood out; `places`: by GPU, where it stands in a fleet."""
     if not gpus:
         return Document("GPUs of a job", ["No GPU was read."])
-    together = total(gpus)
     unit, size = unit_of([gpu.energy_j for gpu in gpus])
-    columns: list[Column | str] = [
-        "GPU", Column("model", drops=4), Column("mean W", "number"), Column("max W", "number"),
-        Column("readings", "count", drops=2), Column(f"energy, {unit} [95 %]", "estimate"),
-        Column("SM MHz", "number", 0), Column("use %", "number", 0, drops=3), Column("max °C", "number", 0),
-        Column("throttled", "sentence"), Column("events", drops=1),
-        *([] if places is None else [Column("in the fleet", "sentence"), Column("findings", "sentence")]),
-    ]  # fmt: skip
     names = Counter(gpu.name for gpu in gpus)  # each task of a node may count its own GPUs from 0
-    rows = []
-    for gpu in gpus:
-        name = gpu.name if names[gpu.name] == 1 else f"{gpu.name} {gpu.gpu[:12]}"
-        standing = [] if places is None else _standing(places.get(gpu.gpu))
-        rows.append([name, *_cells(gpu, size), *standing])
-    if len(gpus) > 1:
-        sums = [f"all {len(gpus)}", "", together.power_mean_w, "", "", _energy(together, size)]
-        rows.append(sums + [""] * (len(columns) - len(sums)))
-    return Document("GPUs of a job", [_summary(gpus, together), Table(columns, rows), *_remarks(gpus)])
+
+    columns: TableColumns = [
+        ("GPU", lambda gpu: gpu.name if names[gpu.name] == 1 else f"{gpu.name} {gpu.gpu[:12]}"),
+        (Column("model", drops=4), "model"),
+        (Column("mean W", "number"), "power_mean_w"),
+        (Column("max W", "number"), "power_max_w"),
+        (Column("readings", "count", drops=2), "readings"),
+        (Column(f"energy, {unit} [95 %]", "estimate"), lambda row: _energy(row, size)),
+        (Column("SM MHz", "number", 0), "sm_clock_mean_mhz"),
+        (Column("use %", "number", 0, drops=3), "utilization_mean_pct"),
+        (Column("max °C", "number", 0), "temperature_max_c"),
+        (Column("throttled", "sentence"), _throttled),
+        (Column("events", drops=1), _events),
+    ]
+    if places is not None:
+        columns += [
+            (Column("in the fleet", "sentence"), lambda gpu: _standing(places.get(gpu.gpu))),
+            (Column("findings", "sentence"), lambda gpu: _findings(places.get(gpu.gpu))),
+        ]
+    return Document("GPUs of a job", [_summary(gpus), Table.of(gpus, columns), *_remarks(gpus)])
 
 
-def _summary(gpus: Sequence[GpuSummary], together: JobTotal) -> str:
+def _summary(gpus: Sequence[GpuSummary]) -> str:
     """The energy of the job, and the GPU whose clock was held most."""
-    energy = "" if together.energy_j is None else f" used {in_unit(together.energy_j)}"
+    together = total(gpus)
+    energy = with_interval_in_unit(together.energy_j, together.energy_low_j, together.energy_high_j)
+    energy = "" if together.energy_j is None else f" used {energy}"
     power = "" if together.power_mean_w is None else f", {number(together.power_mean_w)} W on average"
     held = [gpu for gpu in gpus if gpu.throttled]
     worst = max(held, key=lambda gpu: sum((gpu.throttled or {}).values()), default=None)
@@ -79,43 +84,37 @@ def fleet_command(store: str) -> Command:
     return Command(f"whorl jobs show --store {shlex.quote(store)} --fleet FLEET")
 
 
-def _cells(gpu: GpuSummary, joules: float) -> list[Cell]:
-    throttled = MISSING if gpu.throttled is None else ", ".join(f"{name} {_share(part)}" for name, part in _most(gpu))
-    return [
-        gpu.model,
-        gpu.power_mean_w,
-        gpu.power_max_w,
-        gpu.readings,
-        _energy(gpu, joules),
-        gpu.sm_clock_mean_mhz,
-        gpu.utilization_mean_pct,
-        gpu.temperature_max_c,
-        throttled or "never",
-        ", ".join(f"{kind} x{n}" if n > 1 else kind for kind, n in gpu.events.items()) or "none",
-    ]
+def _throttled(gpu: GpuSummary) -> str:
+    if gpu.throttled is None:
+        return MISSING
+    most_first = sorted(gpu.throttled.items(), key=lambda pair: -pair[1])
+    return ", ".join(f"{name} {_share(part)}" for name, part in most_first) or "never"
 
 
-def _most(gpu: GpuSummary) -> list[tuple[str, float]]:
-    return sorted((gpu.throttled or {}).items(), key=lambda pair: -pair[1])
+def _events(gpu: GpuSummary) -> str:
+    return ", ".join(f"{kind} x{n}" if n > 1 else kind for kind, n in gpu.events.items()) or "none"
 
 
 def _share(part: float) -> str:
     return "<0.1 %" if part < 0.001 else f"{100 * part:.1f} %"
 
 
-def _energy(gpus: GpuSummary | JobTotal, joules: float) -> Cell:
+def _energy(gpu: GpuSummary, joules: float) -> Cell:
     """The energy with its interval, in a unit of so many joules."""
-    if gpus.energy_j is None or gpus.energy_low_j is None or gpus.energy_high_j is None:
+    if gpu.energy_j is None or gpu.energy_low_j is None or gpu.energy_high_j is None:
         return None
-    return gpus.energy_j / joules, gpus.energy_low_j / joules, gpus.energy_high_j / joules
+    return gpu.energy_j / joules, gpu.energy_low_j / joules, gpu.energy_high_j / joules
 
 
-def _standing(place: FleetPlace | None) -> list[Cell]:
+def _standing(place: FleetPlace | None) -> str:
     if place is None:
-        return ["not known there", None]
-    findings = ", ".join(place.verdicts) or "none"
+        return "not known there"
     if place.slower_pct is None:
-        return ["not compared", findings]
+        return "not compared"
     interval = f"{place.slower_low_pct:+.1f} to {place.slower_high_pct:+.1f}"
     rank = f"{place.rank} of {many(place.compared or 0, 'GPU')}"
-    return [f"{place.slower_pct:+.1f} % time ({interval}) in {place.basis} work, {rank}", findings]
+    return f"{place.slower_pct:+.1f} % time ({interval}) in {place.basis} work, {rank}"
+
+
+def _findings(place: FleetPlace | None) -> str | None:
+    return None if place is None else ", ".join(place.verdicts) or "none"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _MOST_GPUS = 12
 """Of more GPUs, a probe is one row."""
 _NAMED = 4
+_CONDITIONS = ("steady", "drift", "independent", "sm_clock_mhz", "power_w", "temperature_c")
 
 
 # -- for programs ------------------------------------------------------------------------------------------------
@@ -52,29 +53,19 @@ def probe_mapping(report: Report, plan: Plan, *, backend: str) -> dict[str, Any]
 
 
 def _run_mapping(run: Summary) -> dict[str, Any]:
-    headline = run.headline
+    headline = {
+        key: None if run.headline is None else getattr(run.headline, name)
+        for key, name in (("figure", "name"), ("value", "value"), ("unit", "unit"))
+    }
     return {
-        "gpu": run.gpu,
-        "node": run.node,
-        "index": run.index,
-        "model": run.model,
-        "probe": run.probe,
+        **{name: getattr(run, name) for name in ("gpu", "node", "index", "model", "probe")},
         "status": run.status_detail or run.status,
         "outcome": run.status,
         "ended_by": run.ended_by,
-        "figure": None if headline is None else headline.name,
-        "value": None if headline is None else headline.value,
-        "unit": None if headline is None else headline.unit,
-        "time_median_ms": run.median_ms,
-        "time_low_ms": run.low_ms,
-        "time_high_ms": run.high_ms,
+        **headline,
+        **{f"time_{name}_ms": getattr(run, f"{name}_ms") for name in ("median", "low", "high")},
         "repeats": run.n,
-        "steady": run.steady,
-        "drift": run.drift,
-        "independent": run.independent,
-        "sm_clock_mhz": run.sm_clock_mhz,
-        "power_w": run.power_w,
-        "temperature_c": run.temperature_c,
+        **{name: getattr(run, name) for name in _CONDITIONS},
         "clock_events_s": None if run.clock_events is None else dict(run.clock_events),
         "levels": {name: {"value": level.value, "unit": level.unit} for name, level in run.levels.items()},
     }

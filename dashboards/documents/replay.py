@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -15,7 +16,7 @@ from ...analysis.replay.policies import POLICIES
 from ...analysis.replay.power import JOULES_PER_KWH
 from ...analysis.replay.setting import Answered, Group
 from ...analysis.replay.study import Replayed
-from ..document import Cell, Chart, Column, Document, Facts, Part, Section, Table
+from ..document import Cell, Chart, Column, Document, Facts, Part, Section, Table, TableColumns
 from ..figures.replay import (
     BARS,
     KINDS_OF_ENERGY,
@@ -116,13 +117,8 @@ def _waited(group: Group, policy: str) -> dict[str, float | None]:
 
 
 def _queueing(result: Replayed) -> dict[str, Any]:
-    metrics = result.metrics
-    return result.place() | {
-        "p50_s": metrics.p50_queue_s,
-        "p95_s": metrics.p95_queue_s,
-        "p99_s": metrics.p99_queue_s,
-        "bounded_slowdown": metrics.bounded_slowdown,
-    }
+    waits = {f"{name}_s": getattr(result.metrics, f"{name}_queue_s") for name in ("p50", "p95", "p99")}
+    return result.place() | waits | {"bounded_slowdown": result.metrics.bounded_slowdown}
 
 
 def _fairness(result: Replayed) -> dict[str, Any]:
@@ -266,16 +262,18 @@ def gain_parts(group: Group, *, charts: bool = False) -> Iterator[Part]:
         table = GainTable.of(findings)
         if not table.rows:
             continue
-        counts = [max(gain.n for gain in finding.gains) for finding, _ in table.rows]
         rows: list[list[Cell]] = [
-            [finding.policy, *texts, finding.finding, seeds]
-            for (finding, texts), seeds in zip(table.rows, counts, strict=True)
+            [finding.policy, *texts, finding.finding, _seeds(finding)] for finding, texts in table.rows
         ]
         columns = [Column(f"gain in {figure}"), *map(Column, table.heads), Column("finding", "sentence")]
         below = _waiting_costs(group) if findings is group.findings else ""
         yield Table([*columns, Column("seeds", "count", drops=1)], rows, below=below)
         if charts:
-            yield _by_seed(figure, table, max(counts))
+            yield _by_seed(figure, table, max(_seeds(finding) for finding, _ in table.rows))
+
+
+def _seeds(finding: PolicyFinding) -> int:
+    return max(gain.n for gain in finding.gains)
 
 
 def _by_seed(figure: str, table: GainTable, seeds: int) -> Chart:
@@ -322,15 +320,14 @@ def figure_tables(results: Sequence[Replayed]) -> list[Table]:
     tables = []
     for columns in _TABLES:
         shared_columns = _known_columns(results, columns)
-        rows: list[list[Cell]] = [
-            [policy, *(_mean(results, policy, column) for column in shared_columns)] for policy in policies
+        of_figures: TableColumns = [
+            (_counted_column(column, results).column, partial(_mean, results, column)) for column in shared_columns
         ]
-        heads = [Column(head), *(_counted_column(column, results).column for column in shared_columns)]
-        tables.append(Table(heads, rows))
+        tables.append(Table.of(policies, [(head, str), *of_figures]))
     return tables
 
 
-def _mean(results: Sequence[Replayed], policy: str, column: FigureColumn) -> float | None:
+def _mean(results: Sequence[Replayed], column: FigureColumn, policy: str) -> float | None:
     mean = mean_of(results, policy, column.figure)
     return mean / JOULES_PER_KWH if column.kwh and mean is not None else mean
 
@@ -373,21 +370,24 @@ def ground(answered: Answered) -> Section:
 def _terms(results: Sequence[Replayed]) -> Section:
     """What the figures are."""
     units = {figure.name: "kWh" if figure.unit == "J" else figure.unit for figure in FIGURES}
-    rows = [
-        [column.column.head.partition(",")[0], units[column.figure], _DEFINITIONS[column.figure]]
-        for columns in _TABLES
-        for column in _known_columns(results, columns)
+    columns: TableColumns = [
+        ("figure", lambda row: row.column.head.partition(",")[0]),
+        ("unit", lambda row: units[row.figure]),
+        (Column("what it is", "sentence"), lambda row: _DEFINITIONS[row.figure]),
     ]
-    table = Table(["figure", "unit", Column("what it is", "sentence")], rows)
+    table = Table.of([row for of_table in _TABLES for row in _known_columns(results, of_table)], columns)
     return Section("What the figures are", [table], folded=True)
 
 
 def policy_table() -> Table:
     """All policies, and what each needs to know of the work of jobs."""
-    rows = [
-        [policy.name, "whole" if policy.whole else "placement", policy.knowledge, policy.summary] for policy in POLICIES
+    columns: TableColumns = [
+        ("policy", "name"),
+        ("kind", lambda policy: "whole" if policy.whole else "placement"),
+        ("needs to know of work", "knowledge"),
+        (Column("what it does", "sentence"), "summary"),
     ]
-    return Table(["policy", "kind", "needs to know of work", Column("what it does", "sentence")], rows)
+    return Table.of(POLICIES, columns)
 
 
 # -- figures -----------------------------------------------------------------------------------------------------

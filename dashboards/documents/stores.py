@@ -1,7 +1,7 @@
-"""What became of rows that went into a store, and of the logs by which other engines open it.
+"""What a store holds, what became of rows that went into it, and of the logs by which other engines open it.
 
-`import_parts` says it of a file, `merge_parts` of another store, `registered`, `moved_on` and `log_state` of the logs
-of Delta and Iceberg.
+`import_parts` says it of a file, `merge_parts` of another store, `compacted`, `pruned` and `upgraded` of its files,
+`registered` and `moved_on` of the logs of Delta and Iceberg.
 """
 
 from __future__ import annotations
@@ -10,13 +10,19 @@ import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
+import numpy as np
+
+from ...store.compaction import Done
 from ...store.importing import Report
 from ...store.importing.layout import by_name
 from ...store.merging import Merged
 from ...store.replacing import LogStatus
+from ...store.retention import Pruned
+from ...store.status import Status, TableStatus
 from ...store.table_logs import MovedOn
-from ..document import Column, Command, Part, Table, TableColumns
-from ..words import count, many, second
+from ...store.upgrade import Upgraded
+from ..document import Column, Command, Document, Facts, Part, Table, TableColumns
+from ..words import count, many, number, second
 
 _NAMED = 5
 _KINDS = {"jobs": "jobs", "timelines": "timelines", "node_power": "node power"}
@@ -49,7 +55,7 @@ def import_parts(report: Report) -> Iterator[str]:
         listed = "; ".join(f"{', '.join(names)} {unit}" for unit, names in columns.items())
         yield f"  units from {origin}: {listed}"
     if report.placeholders:
-        unknown = ", ".join(f"{name} {count(number)}" for name, number in report.placeholders.items())
+        unknown = ", ".join(f"{name} {count(n)}" for name, n in report.placeholders.items())
         yield f"  placeholders stored as NULL: {unknown}"
     yield from (f"  note: {note}" for note in report.notes)
     if report.ignored:
@@ -87,6 +93,101 @@ def merge_parts(merged: Merged) -> Iterator[str]:
             f"({crowded['place']}, ...): all count as one cluster; if it is another one, merge it into a store without "
             "it, with --cluster NAME"
         )
+
+
+# -- what a store holds, and its files ---------------------------------------------------------------------------
+
+_ALIVE = {True: "alive", False: "dead: run `whorl store compact` to seal it", None: "not known from here"}
+
+
+def status_document(found: Status, store: str) -> Document:
+    """Rows and bytes of every table, the open journals, and what is known of the store as a whole."""
+
+    def per_row(table: TableStatus) -> str:
+        filed = table.rows - table.in_journals
+        return number(table.bytes / filed if filed else None, 3)
+
+    tables: TableColumns = [
+        ("table", "table"),
+        *((Column(head, "count"), head) for head in ("rows", "files", "bytes")),
+        (Column("bytes/row", "number", drops=1), per_row),
+    ]
+    journals: TableColumns = [
+        ("journal of", "writer"),
+        (Column("host", drops=1), "host"),
+        (Column("process", drops=2), lambda journal: str(journal.pid)),
+        (Column("state", "sentence"), lambda journal: _ALIVE[journal.alive]),
+        (Column("rows", "count"), "rows"),
+        (Column("youngest row", "number"), lambda journal: number(journal.age_s, 3, suffix=" s")),
+    ]
+    parts: list[Part] = [Table.of(found.tables, tables)]
+    if found.journals:
+        parts.append(Table.of(found.journals, journals))
+    return Document(f"The store {store}", [*parts, Facts(list(_facts(found, store)))])
+
+
+def _facts(found: Status, store: str) -> Iterator[tuple[str, str]]:
+    hot = "none at full rate"
+    if found.oldest is not None and found.newest is not None:
+        hot = f"{_time(found.oldest)} to {_time(found.newest)} (UTC) at full rate"
+    yield "telemetry", f"{hot}; {many(found.cold_rows, 'minute')} of older telemetry"
+    yield "retention", f"full rate for {found.keep}" if found.keep else "none set: everything is kept"
+    yield "late rows", count(found.late_rows)
+    yield "durability", found.durability
+    if found.to_be_removed and found.removed_at is not None:
+        when = _time(int(found.removed_at * 1e9))
+        yield "replaced", f"{many(found.to_be_removed, 'file')}, which the first whorl command after {when} removes"
+    for log in found.logs:
+        yield "table log", f"{log.log}, {log_state(log, store)}"
+    for path, reason in found.skipped.items():
+        yield "skipped", f"{path}: {reason}"
+    yield "free", f"{found.free / 2**30:,.1f} GiB"
+
+
+def _time(ns: int) -> str:
+    return str(np.datetime64(ns // 10**9, "s")).replace("T", " ")  # ns do not hold every time of a store
+
+
+def compacted(done: Done, energy_days: int) -> Iterator[str]:
+    """What a compaction joined, and what it left."""
+    yield (
+        f"{many(done.before, 'file')} became {count(done.after)}; {many(done.late_rows, 'late row')} put in place; "
+        f"{many(done.sealed, 'journal')} of dead writers sealed"
+    )
+    if energy_days:
+        yield f"energy of each GPU and minute of {many(energy_days, 'day')} written"
+    if done.waiting:
+        yield f"{many(done.waiting, 'file')} of late rows wait until the journals of their GPUs are sealed"
+    if done.open_journals:
+        yield (
+            f"{many(len(done.open_journals), 'journal')} left, because the writer lives or this host cannot tell; "
+            f"other DuckDB clients see the rows when it is sealed: {', '.join(done.open_journals)}"
+        )
+    if done.unreadable:
+        yield f"{many(len(done.unreadable), 'file')} left that cannot be read: the warnings say why"
+
+
+def pruned(done: Pruned, *, dry_run: bool) -> Iterator[str]:
+    """What pruning did, or with `dry_run` would do, and what it left."""
+    verb = "would become" if dry_run else "became"
+    yield f"{many(done.rows, 'row')} before {_time(done.until)} (UTC) {verb} {many(done.minutes, 'row')} of a minute"
+    if not dry_run and done.rows:
+        yield f"{count(done.before)} bytes of files became {count(done.after)}"
+    if done.sparse:
+        yield f"{many(done.sparse, 'row')} stay: they are hardly more than one a minute, and would take more space"
+    if done.waiting:
+        yield f"left: {many(done.waiting, 'day')} that another process still writes to. Run this command again later"
+
+
+def upgraded(done: Upgraded) -> Iterator[str]:
+    """What an upgrade wrote anew."""
+    if done.files or done.journals or done.older != done.newer:
+        written = f"{many(done.files, 'file')} and {many(done.journals, 'journal')} written anew"
+        yield f"from format {done.older} to {done.newer}: {written}"
+    else:
+        yield f"the store has format {done.newer} already: nothing was done"
+    if done.unreadable:
+        yield f"{count(len(done.unreadable))} could not be read, and stay as they are: {done.unreadable[0]}"
 
 
 # -- logs of tables ----------------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def filled(built_once: BuiltOnce) -> Path:
 @pytest.fixture(scope="package")
 def dashboard(filled: Path) -> Iterator[str]:
     """The address of a dashboard under a prefix, over a store of 64 GPUs, with the pages "figure" and "tables" more."""
-    from whorl.cli.advising import Advisor
+    from whorl.cli.answers.advice import Advisor
     from whorl.dashboards.app import shell
     from whorl.dashboards.app.access import LIMITS
     from whorl.dashboards.serving import Server

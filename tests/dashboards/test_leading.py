@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from whorl.analysis.spread.repeats import Belongs
-from whorl.cli.advising import Advisor
+from whorl.cli.answers.advice import Advisor
 from whorl.dashboards.app.brush import choose
 from whorl.dashboards.app.placement import PAGE
 from whorl.dashboards.app.reading import Reading

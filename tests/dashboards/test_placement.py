@@ -14,7 +14,7 @@ from whorl.analysis.placement.advice import AVOIDED, EXCLUDED, PREFERRED
 from whorl.analysis.verdicts import NO_FINDING
 from whorl.analysis.verdicts.judgements import conclude
 from whorl.cli import cli
-from whorl.cli.advising import Advisor
+from whorl.cli.answers.advice import Advisor
 from whorl.dashboards.app.placement import PAGE
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.app.shell import make_app
