@@ -17,6 +17,7 @@ from ...store.names import by_number
 
 _NODES_LISTED = 20
 _MODES = ("busy", "idle")
+_OF_REQUEST = ("campaign", "cluster", "suite", "probes", "neighbours", "partition")
 _BY_LIMITS = (
     "a busy node is free at the latest when its jobs reach their time limits: they may end sooner, and jobs of others "
     "that wait may take it first"
@@ -25,8 +26,7 @@ _BY_LIMITS = (
 
 def _about(request: CampaignRequest) -> dict[str, Any]:
     return {
-        **{name: getattr(request, name) for name in ("campaign", "cluster", "suite", "neighbours", "partition")},
-        "probes": list(request.probes),
+        **{name: getattr(request, name) for name in _OF_REQUEST},
         "began": _utc(None if request.began_ns is None else request.began_ns / 1e9),
     }
 

@@ -267,8 +267,9 @@ def idle_mapping(idle: HeldIdle) -> dict[str, Any]:
         "rows": idle.jobs.to_dicts(),
         "gpus": idle.gpus.to_dicts(),
         "total": dict(idle.total) or None,
-        **{name: getattr(idle, name) for name in ("gpus_not_known", "since", "until", "currency")},
+        **{name: getattr(idle, name) for name in ("gpus_not_known", "since", "until")},
         **{name: getattr(idle.options, name) for name in ("least_s", "price")},
+        "currency": idle.currency,
         "co2e_reason": idle.carbon_reason,
         "cost_reason": idle.cost_reason,
     }

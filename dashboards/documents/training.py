@@ -36,7 +36,6 @@ INDEPENDENT = (
     "jobs that do not wait for each other gain 0.00 to 0.04 % of speed by a limit for each GPU under one budget, "
     "computed in simulation for 4 models, 3 workloads and 3 budgets: give all GPUs of such jobs the same limit"
 )
-_OF_SPB = ("cluster", "workload", "backward", "step", "gains", "slack", "gradient_shares", "reason", "notes")
 _PLAN_COLUMNS = ("gpu", "name", "node", "time_ms", "power_w", "limit_w", "clock_share", "cap_share", "held", "runs",
                  "plan_limit_w", "plan_power_w")  # fmt: skip
 
@@ -73,12 +72,19 @@ def burst_mapping(answer: BurstAnswer) -> dict[str, Any]:
 def _burst_row(row: BurstRow) -> dict[str, Any]:
     plan, question = row.plan, row.plan.question
     return {
-        **{name: getattr(question, name) for name in ("batch", "gpus", "rules", "bandwidth")},
+        "batch": question.batch,
+        "gpus": question.gpus,
         "limit": "data-parallel" if question.limit is None else question.limit,
+        "rules": question.rules,
+        "time_ms": plan.time_ms,
+        "gpu_ms": plan.gpu_ms,
+        "layers": list(plan.layers),
         "conv_traffic": "published" if question.published_traffic else "right",
-        **{name: getattr(plan, name) for name in ("time_ms", "gpu_ms", "single_gpu_ms", "idle_share")},
+        "bandwidth": question.bandwidth,
         "data_parallel_ms": row.data_parallel_ms,
-        **{name: list(getattr(plan, name)) for name in ("layers", "idle_shares")},
+        "single_gpu_ms": plan.single_gpu_ms,
+        "idle_share": plan.idle_share,
+        "idle_shares": list(plan.idle_shares),
         "stages": [list(stage) for stage in plan.stages],
         "placement": None if row.placement is None else asdict(row.placement),
     }
@@ -178,13 +184,20 @@ def _placement(placement: BurstPlacement) -> Iterator[Part]:
 
 def spb_mapping(plan: SpbPlan) -> dict[str, Any]:
     """The answer as `whorl.advise.spb/1`."""
-    content = asdict(plan)
     return {
         "schema": "whorl.advise.spb/1",
-        **{name: content[name] for name in _OF_SPB},
+        "cluster": plan.cluster,
+        "workload": plan.workload,
         "gpus": len(plan.workers),
-        "full_step": content["full"],
-        "rows": content["workers"],
+        "backward": plan.backward,
+        "full_step": asdict(plan.full),
+        "step": asdict(plan.step),
+        "gains": [asdict(gain) for gain in plan.gains],
+        "slack": asdict(plan.slack),
+        "gradient_shares": plan.gradient_shares,
+        "reason": plan.reason,
+        "rows": [asdict(worker) for worker in plan.workers],
+        "notes": list(plan.notes),
     }
 
 
