@@ -1,8 +1,8 @@
 """The memory of the GPUs that the tests stand in for: host memory of known bounds, what was written in it, and races.
 
 The checks follow the memory model of PTX: two threads may touch the same bytes, one of them writing, if both do it by
-atomics or volatile accesses, or if a barrier of their block (or of their warp) lies between, or, in different blocks,
-if each of them passes a fence between. Fences are taken to order their block with every block that passes one later.
+atomics or volatile accesses, or if a barrier of their block lies between. Nothing orders different blocks of a launch:
+no kernel has a fence.
 """
 
 from __future__ import annotations
@@ -128,15 +128,11 @@ class SharedRaces:
         self._granule, self._warps = granule, warps
         self._who = {kind: np.full(size // granule + 1, -1, np.int64) for kind in ("write", "read", "strong")}
         self._when = {kind: np.zeros(size // granule + 1, np.int64) for kind in self._who}
-        self._barriers, self._warp_barriers = np.zeros((2, warps.size), np.int64)
+        self._barriers = np.zeros(warps.size, np.int64)
 
     def barrier(self, threads: NDArray[np.int64], time: int) -> None:
         """The threads passed a barrier of their blocks."""
         self._barriers[threads] = time
-
-    def warp_barrier(self, threads: NDArray[np.int64], time: int) -> None:
-        """The threads passed a barrier of their warps."""
-        self._warp_barriers[threads] = time
 
     def note(self, access: Access) -> int | None:
         """Accesses of one instruction by threads of the wave; of one that races the place among them."""
@@ -162,9 +158,7 @@ class SharedRaces:
     def _unordered(self, kind: str, places: NDArray[np.int64], threads: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Where another thread touched the place, and no barrier lies between."""
         last, times = self._who[kind][places], self._when[kind][places]
-        apart = (last != -1) & (last != threads) & (times > self._barriers[threads])
-        same_warp = self._warp_of(last) == self._warps[threads]
-        unordered: NDArray[np.bool_] = apart & ~(same_warp & (times <= self._warp_barriers[threads]))
+        unordered: NDArray[np.bool_] = (last != -1) & (last != threads) & (times > self._barriers[threads])
         return unordered
 
     def _warp_of(self, readers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -193,28 +187,16 @@ class Order:
     threads_per_block: int
     barriers: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Block -> times."""
-    warp_barriers: defaultdict[tuple[int, int], list[int]] = field(default_factory=lambda: defaultdict(list))
-    """(block, warp) -> times."""
-    fences: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def ordered(self, before: tuple[int, int], after: tuple[int, int]) -> bool:
         """Whether an access (thread, time) lies before a later one for sure."""
         (thread, began), (second, ended) = before, after
-        block, second_block = thread // self.threads_per_block, second // self.threads_per_block
-        if thread == second:
-            return True
-        if block == second_block:
-            warp, second_warp = thread % self.threads_per_block // 32, second % self.threads_per_block // 32
-            same_warp = warp == second_warp and _between(self.warp_barriers[block, warp], began, ended) is not None
-            return same_warp or _between(self.barriers[block], began, ended) is not None
-        released = _between(self.fences[block], began, ended)
-        return released is not None and _between(self.fences[second_block], released - 1, ended) is not None
-
-
-def _between(times: list[int], began: int, ended: int) -> int | None:
-    """The first of `times`, which ascend, after `began` and not after `ended`."""
-    at = bisect_right(times, began)
-    return times[at] if at < len(times) and times[at] <= ended else None
+        block = thread // self.threads_per_block
+        if thread == second or block != second // self.threads_per_block:
+            return thread == second
+        times = self.barriers[block]  # they ascend
+        at = bisect_right(times, began)
+        return at < len(times) and times[at] <= ended
 
 
 def race(log: list[Access], size: int, order: Order) -> tuple[int, tuple[int, int], tuple[int, int]] | None:

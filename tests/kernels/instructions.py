@@ -1,7 +1,8 @@
 """What each instruction of PTX does to the registers of the threads that do it together.
 
 An instruction becomes a function of a wave (see interpreter.py) and of the threads that do it. Written from NVIDIA's
-"Parallel Thread Execution ISA"; what is approximate on a GPU (ex2.approx and the like) is rounded to nearest here.
+"Parallel Thread Execution ISA": what the compilers make of the kernels is here, and nothing else. What is approximate
+on a GPU (ex2.approx and the like) is rounded to nearest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from whorl.kernels.rounding import decode, encode, fused
 from whorl.tests.kernels.compiling import c_library
@@ -30,10 +30,7 @@ Action = Callable[["Wave", Selection], None]
 Reader = Callable[["Wave", Selection], Values]
 Writer = Callable[["Wave", Selection, Values], None]
 
-SHARED_WINDOW, LOCAL_WINDOW = 1 << 60, 1 << 61
-"""Where shared and local memory lie among generic addresses."""
-
-_PACKED = {"f16": "fp16", "f16x2": "fp16", "bf16": "bf16", "bf16x2": "bf16"}
+_PACKED = {"f16x2": "fp16", "bf16x2": "bf16"}
 
 
 class UnknownInstructionError(NotImplementedError):
@@ -51,12 +48,10 @@ def reader(kernel: Kernel, operand: str, kind: str) -> Reader:
     if operand.startswith("!"):
         inner = reader(kernel, operand[1:], kind)
         return lambda wave, threads: ~inner(wave, threads)
-    if operand.startswith("%") or operand == "WARP_SZ":
+    if operand.startswith("%"):
         return lambda wave, threads: wave.special(operand)[threads].astype(dtype)
-    if operand in kernel.constants:
-        return lambda wave, threads: np.uint64(wave.launch.constants + kernel.constants[operand].offset)
-    if operand in kernel.shared or operand in kernel.local:
-        return _constant(kernel.shared.get(operand, kernel.local.get(operand, 0)), dtype)
+    if operand in kernel.shared:
+        return _constant(kernel.shared[operand], dtype)
     if operand[:2] in ("0f", "0d"):
         return _constant(int(operand[2:], 16), dtype)
     return _constant(int(operand.rstrip("U"), 0), dtype)
@@ -141,14 +136,10 @@ def _flushed(values: Values) -> Values:
     return np.where(small, np.copysign(np.float32(0), values), values) if small.any() else values
 
 
-def _directed(result: Values, exact: Values, mode: str) -> Values:
-    """`result`, the number of the format nearest to `exact`, moved to the side that .rm, .rp or .rz says."""
-    step = {"rm": -np.inf, "rp": np.inf}.get(mode, 0.0)
-    if mode == "rz":
-        past = np.abs(result.astype(np.float64)) > np.abs(exact)
-    else:
-        past = (result.astype(np.float64) > exact) if mode == "rm" else (result.astype(np.float64) < exact)
-    return np.where(past, np.nextafter(result, result.dtype.type(step)), result)
+def _rounded_down(nearest: Values, exact: Values) -> Values:
+    """`.rm`: the number of the format below `exact`, of the one nearest to it."""
+    past = nearest.astype(np.float64) > exact
+    return np.where(past, np.nextafter(nearest, nearest.dtype.type(-np.inf)), nearest)
 
 
 def _fma(a: Values, x: Values, c: Values, *, flush: bool = False) -> Values:
@@ -180,61 +171,19 @@ def _typed(function: Any) -> Callable[..., None]:
     return typed
 
 
-_AS_FMA: dict[str, Callable[..., tuple[Values, Values, Values]]] = {
-    "fma": lambda a, x, c: (a, x, c),
-    "mul": lambda a, x: (a, x, np.copysign(0.0, a * x)),
-    "add": lambda a, c: (a, np.float64(1), c),
-    "sub": lambda a, c: (a, np.float64(1), -c),
-}
-
-
-def _fused(operands: tuple[Values, Values, Values], precision: str) -> Values:
-    a, x, c = np.broadcast_arrays(*operands)
-    return fused(a, x, c, precision)
-
-
-def _half(values: Values, shift: int, precision: str) -> Values:
-    """One of the 16-bit floats of a register, as float64."""
-    bits = (values.view(UNSIGNED[values.dtype.itemsize]) >> shift).astype(np.uint16)
-    return decode(bits.view(np.float16) if precision == "fp16" else bits, precision)
-
-
-def _packed(operation: str, operands: Sequence[Values], kind: str) -> Values:
-    """Arithmetic of 16-bit floats, one or two in a register."""
-    precision = _PACKED[kind]
-    lanes = []
-    for shift in (0, 16) if kind.endswith("x2") else (0,):
-        numbers = [_half(operand, shift, precision) for operand in operands]
-        if operation in _AS_FMA:
-            result = _fused(_AS_FMA[operation](*numbers), precision)
-        else:
-            result = {"min": np.fmin, "max": np.fmax, "neg": np.negative, "abs": np.abs}[operation](*numbers)
-        lanes.append(encode(result, precision).view(np.uint16).astype(np.uint32) << np.uint32(shift))
-    return (lanes[0] | lanes[1]) if len(lanes) == 2 else lanes[0].astype(np.uint16)
-
-
-def _high_product(x: Values, y: Values) -> Values:
-    """The upper half of the product of integers."""
-    size, signed = x.dtype.itemsize, x.dtype.kind == "i"
-    if size < 8:
-        wide = np.dtype(f"{'i' if signed else 'u'}{2 * size}")
-        return (x.astype(wide) * y.astype(wide) >> wide.type(8 * size)).astype(x.dtype)
-    a, b = x.view(np.uint64), y.view(np.uint64)
-    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    cross = (a >> half) * (b & low) + ((a & low) * (b & low) >> half)
-    middle = (a & low) * (b >> half) + (cross & low)
-    high = (a >> half) * (b >> half) + (cross >> half) + (middle >> half)
-    if signed:
-        high = high - np.where(x < 0, b, np.uint64(0)) - np.where(y < 0, a, np.uint64(0))
-    return high.view(x.dtype)
+def _packed_fma(operands: Sequence[Values], kind: str) -> Values:
+    """a x + c of the two 16-bit floats in each register, each rounded once."""
+    precision, joint = _PACKED[kind], np.uint32(0)
+    for shift in (0, 16):
+        halves = [(operand.view(np.uint32) >> shift).astype(np.uint16) for operand in operands]
+        numbers = [decode(half.view(np.float16) if precision == "fp16" else half, precision) for half in halves]
+        result = encode(fused(*np.broadcast_arrays(*numbers), precision), precision)
+        joint = joint | (result.view(np.uint16).astype(np.uint32) << np.uint32(shift))
+    return joint
 
 
 def _divided(x: Values, y: Values) -> Values:
-    if x.dtype.kind != "i":
-        return x / y if x.dtype.kind == "f" else x // y
-    unsigned = UNSIGNED[x.dtype.itemsize]
-    quotient = (np.abs(x).view(unsigned) // np.abs(y).view(unsigned)).view(x.dtype)
-    return np.where((x < 0) ^ (y < 0), -quotient, quotient)
+    return x / y if x.dtype.kind == "f" else x // y
 
 
 def _shifted(leftwards: bool, x: Values, count: Values) -> Values:
@@ -245,16 +194,6 @@ def _shifted(leftwards: bool, x: Values, count: Values) -> Values:
     if leftwards or x.dtype.kind == "u":
         result = np.where(count >= bits, x.dtype.type(0), result)
     return result
-
-
-def _funnel(leftwards: bool, wrap: bool, low: Values, high: Values, count: Values) -> Values:
-    amount = (count & np.uint32(31) if wrap else np.minimum(count, np.uint32(32))).astype(np.uint64)
-    pair = high.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)
-    if leftwards:
-        pair = np.where(amount == 32, pair << np.uint64(31) << np.uint64(1), pair << amount) >> np.uint64(32)
-    else:
-        pair = pair >> amount
-    return pair.astype(np.uint32)
 
 
 def _permuted(a: Values, b: Values, selector: Values) -> Values:
@@ -268,17 +207,6 @@ def _permuted(a: Values, b: Values, selector: Values) -> Values:
         byte = np.where(choice & np.uint64(8), sign, byte)
         result = result | (byte.astype(np.uint32) << np.uint32(8 * place))
     return result
-
-
-def _field(x: Values, position: Values, length: Values) -> Values:
-    """bfe: `length` bits from `position`; signed types copy the highest bit of the field."""
-    bits, kind = 8 * x.dtype.itemsize, x.dtype
-    position, length = (np.minimum(counts & np.uint32(255), bits).astype(np.int64) for counts in (position, length))
-    end = np.minimum(position + length, bits)
-    width = np.maximum(end - position, 0)
-    up = _shifted(True, x, bits - end)
-    result = _shifted(False, up, np.minimum(bits - width, bits))
-    return np.where(width == 0, kind.type(0), result)
 
 
 def _inserted(a: Values, b: Values, position: Values, length: Values) -> Values:
@@ -306,87 +234,58 @@ def _reversed_bits(x: Values) -> Values:
     return result
 
 
-def _lookup(a: Values, b: Values, c: Values, table: Values) -> Values:
-    """lop3: the bit of `table` that three bits choose."""
-    result = np.uint32(0)
-    for entry in range(8):
-        if int(table) >> entry & 1:
-            result = result | (a if entry & 4 else ~a) & (b if entry & 2 else ~b) & (c if entry & 1 else ~c)
-    return result
-
-
-def _in_double(function: Callable[[Any], Any]) -> Callable[[Values], Values]:
-    return lambda x: function(x.astype(np.float64)).astype(x.dtype)
-
-
-_ONE: dict[str, Callable[[Values], Values]] = {
+_OPERATIONS: dict[str, Callable[..., Values]] = {
     "abs": np.abs,
     "neg": np.negative,
     "not": np.invert,
-    "cnot": lambda x: (x == 0).astype(x.dtype),
     "sqrt": np.sqrt,
     "rcp": lambda x: x.dtype.type(1) / x,
-    "rsqrt": _in_double(lambda x: 1 / np.sqrt(x)),
-    "ex2": _in_double(np.exp2),
-    "lg2": _in_double(np.log2),
-    "sin": _in_double(np.sin),
-    "cos": _in_double(np.cos),
-    "tanh": _in_double(np.tanh),
+    "ex2": lambda x: np.exp2(x.astype(np.float64)).astype(x.dtype),
     "popc": lambda x: np.bitwise_count(x).astype(np.uint32),
-    "clz": _leading_zeros,
     "brev": _reversed_bits,
-    "bfind": lambda x: np.uint32(8 * x.dtype.itemsize - 1) - _leading_zeros(x),
-}
-_TWO: dict[str, Callable[[Values, Values], Values]] = {
+    "bfind": lambda x: np.where(x == 0, ~np.uint32(0), _leading_zeros(x)),
     "add": np.add,
     "sub": np.subtract,
+    "mul": np.multiply,
+    "min": lambda x, y: np.fmin(x, y) if x.dtype.kind == "f" else np.minimum(x, y),
+    "max": lambda x, y: np.fmax(x, y) if x.dtype.kind == "f" else np.maximum(x, y),
     "div": _divided,
-    "rem": lambda x, y: np.fmod(x, y),
+    "rem": np.fmod,
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
     "copysign": lambda sign, size: np.copysign(size, sign),
+    "shl": lambda x, by: _shifted(True, x, by),
+    "shr": lambda x, by: _shifted(False, x, by),
+    "prmt": _permuted,
+    "bfi": _inserted,
+    "mad": lambda x, y, c: x * y + c,
 }
-_MORE: dict[str, Callable[..., Values]] = {"prmt": _permuted, "bfe": _field, "bfi": _inserted, "lop3": _lookup}
-_OPERATIONS: dict[str, Callable[..., Values]] = {**_MORE, **_ONE, **_TWO}
-_LOGIC = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 _COMPARISONS = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater}
-_COMPARISONS |= {"ge": np.greater_equal, "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal}
+_COMPARISONS["ge"] = np.greater_equal
 
 
-def _product(parts: Sequence[str], x: Values, y: Values) -> Values:
-    if "wide" in parts:
-        wide = np.dtype(f"{x.dtype.kind}{2 * x.dtype.itemsize}")
-        return x.astype(wide) * y.astype(wide)
-    return _high_product(x, y) if "hi" in parts else x * y
+def _wide_product(x: Values, y: Values) -> Values:
+    wide = np.dtype(f"{x.dtype.kind}{2 * x.dtype.itemsize}")
+    return x.astype(wide) * y.astype(wide)
 
 
 def _arithmetic(parts: Sequence[str]) -> Callable[..., Values]:
     """What an operation computes from its operands' values."""
     name, kind = parts[0], parts[-1]
-    if kind in _PACKED and name not in ("and", "or", "xor", "not"):
-        return lambda *operands: _packed(name, operands, kind)
-    if name in ("max", "min"):
-        functions = (np.maximum, np.minimum) if "NaN" in parts or kind[0] != "f" else (np.fmax, np.fmin)
-        return functions[name == "min"]
-    if name == "fma" or (name == "mad" and kind[0] == "f"):
+    if name == "fma" and kind in _PACKED:
+        return lambda *operands: _packed_fma(operands, kind)
+    wide = name == "mul" and "wide" in parts
+    unknown = {"hi", "sat", "rp", "rz"} & set(parts) or ("wide" in parts and not wide) or kind in _PACKED
+    unknown = unknown or (name == "bfind") != ("shiftamt" in parts) or (name == "div" and kind[0] == "s")
+    if name == "fma" and not unknown:
         return lambda a, x, c: _fma(a, x, c, flush="ftz" in parts)
-    if name == "mul":
-        return lambda x, y: _product(parts, x, y)
-    if name == "mad":
-        return lambda x, y, c: _product(parts, x, y) + c
-    if name in ("shl", "shr"):
-        return lambda x, by: _shifted(name == "shl", x, by)
-    if name == "shf":
-        return lambda low, high, by: _funnel("l" in parts, "wrap" in parts, low, high, by)
-    if name == "bfind" and "shiftamt" in parts:
-        return lambda x: np.where(x == 0, ~np.uint32(0), _leading_zeros(x))
-    if name not in _OPERATIONS:
-        raise UnknownInstructionError(name)
-    return _OPERATIONS[name]
+    if name not in _OPERATIONS or unknown:
+        raise UnknownInstructionError(".".join(parts))
+    return _wide_product if wide else _OPERATIONS[name]
 
 
-_COUNTS = {"shl": (1,), "shr": (1,), "shf": (2,), "bfe": (1, 2), "bfi": (2, 3)}
+_COUNTS = {"shl": (1,), "shr": (1,), "bfi": (2, 3)}
 """Operands that are counts of bits, 32 bits wide whatever the type."""
 
 
@@ -396,61 +295,45 @@ def arithmetic(kernel: Kernel, instruction: Instruction) -> Action:
     kinds = [kind] * (len(instruction.operands) - 1)
     for place in _COUNTS.get(parts[0], ()):
         kinds[place] = "u32"
-    if parts[0] == "mad" and "wide" in parts:
-        kinds[2] = f"{kind[0]}{2 * int(kind[1:])}"
     readers = [
         reader(kernel, operand, operand_kind)
         for operand, operand_kind in zip(instruction.operands[1:], kinds, strict=True)
     ]
     put = writer(kernel, instruction.operands[0])
-    flush, saturate = "ftz" in parts and kind == "f32" and parts[0] != "fma", "sat" in parts
-    mode = next((part for part in parts if part in ("rm", "rp", "rz")), None) if kind[0] == "f" else None
+    flush, down = "ftz" in parts and kind == "f32" and parts[0] != "fma", "rm" in parts
 
     def action(wave: Wave, threads: Selection) -> None:
         operands = [read(wave, threads) for read in readers]
         if flush:
             operands = [_flushed(operand) for operand in operands]
         result = function(*operands)
-        if mode is not None and kind == "f32":
-            wide = [operand.astype(np.float64) for operand in operands]
-            result = _directed(np.asarray(result), function(*wide), mode)
-        if flush:
-            result = _flushed(result)
-        if saturate and kind[0] == "f":
-            result = np.clip(np.nan_to_num(result, nan=0.0), 0, 1).astype(result.dtype)
-        put(wave, threads, result)
+        if down:
+            result = _rounded_down(np.asarray(result), function(*(operand.astype(np.float64) for operand in operands)))
+        put(wave, threads, _flushed(result) if flush else result)
 
     return action
 
 
 def comparison(kernel: Kernel, instruction: Instruction) -> Action:
-    """setp, with what it is joined to by .and, .or or .xor; set."""
+    """setp of two operands."""
     parts, kind = instruction.parts, instruction.type
-    name = parts[1]
-    join = next((part for part in parts[2:] if part in _LOGIC), None)
-    targets = [writer(kernel, register) for register in instruction.operands[0].split("|")]
-    x, y = (reader(kernel, operand, kind) for operand in instruction.operands[1:3])
-    joined = reader(kernel, instruction.operands[3], "pred") if join else None
-    floating, flush = kind[0] == "f" or kind in _PACKED, "ftz" in parts and kind == "f32"
+    name, floating, flush = parts[1], kind[0] == "f", "ftz" in parts and kind == "f32"
+    if len(instruction.operands) != 3 or "|" in instruction.operands[0]:
+        raise UnknownInstructionError(instruction.text)
+    put = writer(kernel, instruction.operands[0])
+    x, y = (reader(kernel, operand, kind) for operand in instruction.operands[1:])
 
     def action(wave: Wave, threads: Selection) -> None:
         a, b = x(wave, threads), y(wave, threads)
-        if kind == "bf16":
-            a, b = decode(a, "bf16"), decode(b, "bf16")
         if flush:
             a, b = _flushed(a), _flushed(b)
         unordered = (np.isnan(a) | np.isnan(b)) if floating else np.False_
-        if name in ("num", "nan"):
-            result = unordered if name == "nan" else ~unordered
+        if name == "nan":
+            put(wave, threads, unordered)
         elif floating and name.endswith("u"):
-            result = _COMPARISONS[name[:-1]](a, b) | unordered
+            put(wave, threads, _COMPARISONS[name[:-1]](a, b) | unordered)
         else:
-            result = _COMPARISONS[name](a, b) & ~unordered
-        results = [result, ~result]
-        if join and joined is not None:
-            results = [_LOGIC[join](condition, joined(wave, threads)) for condition in results]
-        for put, condition in zip(targets, results, strict=False):
-            put(wave, threads, condition)
+            put(wave, threads, _COMPARISONS[name](a, b) & ~unordered)
 
     return action
 
@@ -465,11 +348,11 @@ def selection(kernel: Kernel, instruction: Instruction) -> Action:
 
 
 def move(kernel: Kernel, instruction: Instruction) -> Action:
-    """mov and cvta; vectors of registers are parts of the other operand."""
+    """mov, and cvta.to.global, which changes nothing here; vectors of registers are parts of the other operand."""
     target, operand = instruction.operands
     kind = instruction.type
-    if instruction.parts[0] == "cvta":
-        return _window(kernel, instruction)
+    if instruction.parts[0] == "cvta" and instruction.parts[1:3] != ("to", "global"):
+        raise UnknownInstructionError(instruction.text)
     if "{" in operand:
         pieces = vector(operand)
         size = np.dtype(TYPES[kind]).itemsize // len(pieces)
@@ -499,59 +382,30 @@ def move(kernel: Kernel, instruction: Instruction) -> Action:
     return split
 
 
-def _window(kernel: Kernel, instruction: Instruction) -> Action:
-    parts = instruction.parts
-    window = np.uint64({"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(parts[-2], 0))
-    put, read = writer(kernel, instruction.operands[0]), reader(kernel, instruction.operands[1], "u64")
-    if "to" in parts:
-        return lambda wave, threads: put(wave, threads, read(wave, threads) - window)
-    return lambda wave, threads: put(wave, threads, read(wave, threads) + window)
-
-
-_ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+_ROUND = {"rni": np.rint, "rzi": np.trunc}
 
 
 def conversion(kernel: Kernel, instruction: Instruction) -> Action:
-    """cvt, between integers, floats and packed 16-bit floats."""
-    parts = instruction.parts
-    to, kind = parts[-2:]
-    put = writer(kernel, instruction.operands[0])
-    readers = [reader(kernel, operand, kind) for operand in instruction.operands[1:]]
-    mode = next((part for part in parts if part in (*_ROUND, "rm", "rp", "rz")), None)
-    flush, saturate = "ftz" in parts, "sat" in parts
-
-    def single(values: Values) -> Values:
-        if kind == "bf16":
-            values = (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        if flush and values.dtype == np.float32:
-            values = _flushed(values)
-        if mode in _ROUND:
-            values = _ROUND[mode](values)
-        if to.startswith("bf16"):
-            return encode(values.astype(np.float64), "bf16")
-        dtype = np.dtype(np.float16 if to == "f16x2" else TYPES[to])
-        if values.dtype.kind == "f" and dtype.kind in "iu":
-            return _saturated(values, dtype)
-        if values.dtype.kind in "iu" and dtype.kind in "iu":
-            limits = np.iinfo(dtype)
-            return (np.clip(values, limits.min, limits.max) if saturate else values).astype(dtype)
-        result = values.astype(dtype)
-        if mode in ("rm", "rp", "rz"):
-            result = _directed(result, values.astype(np.float64), mode)
-        if saturate:
-            result = np.clip(np.nan_to_num(result, nan=0.0), 0, 1).astype(dtype)
-        return _flushed(result) if flush and dtype == np.float32 else result
+    """cvt between integers and floats."""
+    parts, (to, kind) = instruction.parts, instruction.parts[-2:]
+    if {"rm", "rp", "rz", "rmi", "rpi"} & set(parts) or not {to, kind} <= set(TYPES) - {"bf16", *_PACKED}:
+        raise UnknownInstructionError(instruction.text)
+    put, read = writer(kernel, instruction.operands[0]), reader(kernel, instruction.operands[1], kind)
+    dtype, flush, saturate = np.dtype(TYPES[to]), "ftz" in parts, "sat" in parts
+    to_whole = next((function for name, function in _ROUND.items() if name in parts), None)
 
     def action(wave: Wave, threads: Selection) -> None:
-        results = [np.asarray(single(read(wave, threads))) for read in readers]
-        if len(results) == 1:
-            put(wave, threads, results[0])
-        else:  # the first operand is the upper half
-            high, low = (half.view(np.uint16).astype(np.uint32) for half in results)
-            put(wave, threads, high << np.uint32(16) | low)
+        values = read(wave, threads)
+        if flush and values.dtype == np.float32:
+            values = _flushed(values)
+        if to_whole is not None:
+            values = to_whole(values)
+        from_float = values.dtype.kind == "f" and dtype.kind in "iu"
+        result = _saturated(values, dtype) if from_float else values.astype(dtype)
+        if saturate:
+            result = np.clip(np.nan_to_num(result, nan=0.0), 0, 1).astype(dtype)
+        put(wave, threads, np.asarray(_flushed(result) if flush and dtype == np.float32 else result))
 
-    if kind.startswith("e4m3") or to.startswith("e4m3"):
-        raise UnknownInstructionError(instruction.text)
     return action
 
 
@@ -567,28 +421,25 @@ def _saturated(values: Values, dtype: np.dtype[Any]) -> Values:
 # -- memory
 
 
-def _space(parts: Sequence[str]) -> str:
-    spaces = ("global", "const", "shared", "local", "param")
-    return next((part.split("::")[0] for part in parts[1:] if part.split("::")[0] in spaces), "generic")
-
-
-_STRONG = {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"}
+def _space(instruction: Instruction) -> str:
+    for space in ("global", "shared", "param"):
+        if space in instruction.parts:
+            return space
+    raise UnknownInstructionError(instruction.text)
 
 
 def load(kernel: Kernel, instruction: Instruction) -> Action:
-    parts, kind = instruction.parts, instruction.type
+    space, kind = _space(instruction), instruction.type
     targets = [writer(kernel, register) for register in vector(instruction.operands[0])]
-    if _space(parts) == "param":
+    if space == "param":
         return _load_parameter(kernel, instruction, targets)
-    place, space, dtype = address(kernel, instruction.operands[1]), _space(parts), np.dtype(TYPES[kind])
-    strong, fence = bool(_STRONG & set(parts)), "acquire" in parts
+    place, dtype = address(kernel, instruction.operands[1]), np.dtype(TYPES[kind])
+    strong = "volatile" in instruction.parts
 
     def action(wave: Wave, threads: Selection) -> None:
         columns = wave.load(threads, space, place(wave, threads), (dtype.itemsize, len(targets)), strong=strong)
         for put, column in zip(targets, columns, strict=True):
             put(wave, threads, column.view(dtype))
-        if fence:
-            wave.fence(threads)
 
     return action
 
@@ -606,59 +457,36 @@ def _load_parameter(kernel: Kernel, instruction: Instruction, targets: list[Writ
 
 
 def store(kernel: Kernel, instruction: Instruction) -> Action:
-    parts, kind = instruction.parts, instruction.type
-    unsigned = f"u{8 * np.dtype(TYPES[kind]).itemsize}"
+    unsigned = f"u{8 * np.dtype(TYPES[instruction.type]).itemsize}"
     sources = [reader(kernel, register, unsigned) for register in vector(instruction.operands[1])]
-    place, space = address(kernel, instruction.operands[0]), _space(parts)
-    strong, fence = bool(_STRONG & set(parts)), "release" in parts
+    place, space = address(kernel, instruction.operands[0]), _space(instruction)
+    strong = "volatile" in instruction.parts
+    return lambda wave, threads: wave.store(
+        threads, space, place(wave, threads), [read(wave, threads) for read in sources], strong=strong
+    )
 
-    def action(wave: Wave, threads: Selection) -> None:
-        if fence:
-            wave.fence(threads)
-        wave.store(threads, space, place(wave, threads), [read(wave, threads) for read in sources], strong=strong)
 
-    return action
+ATOMICS = {"add": np.add, "min": np.minimum, "max": np.maximum, "or": np.bitwise_or}
+"""What an atomic operation leaves in memory, of what was there and its operand."""
 
 
 def atomic(kernel: Kernel, instruction: Instruction) -> Action:
-    """atom and red."""
-    parts, kind = instruction.parts, instruction.type
-    returns = parts[0] == "atom"
-    operands = instruction.operands if returns else ("_", *instruction.operands)
-    name = next(part for part in parts if part in wave_atomics())
-    bits = kind.startswith("b") and name in ("cas", "exch", "and", "or", "xor")
-    values = [reader(kernel, operand, f"u{kind[1:]}" if bits else kind) for operand in operands[2:]]
-    unused = operands[0] == "_" or _uses(kernel, operands[0]) == 1
-    put, place, space = writer(kernel, operands[0]), address(kernel, operands[1]), _space(parts)
-    fence = bool({"acquire", "release", "acq_rel"} & set(parts))
+    """atom."""
+    names = [part for part in instruction.parts if part in ATOMICS]
+    if not names or len(instruction.operands) != 3:
+        raise UnknownInstructionError(instruction.text)
+    target, place, value = instruction.operands
+    kind = instruction.type.replace("b", "u")
+    read, unused = reader(kernel, value, kind), _uses(kernel, target) == 1
+    put, at, space = writer(kernel, target), address(kernel, place), _space(instruction)
 
     def action(wave: Wave, threads: Selection) -> None:
-        if fence:
-            wave.fence(threads)
-        changes = [np.broadcast_to(read(wave, threads), wave.count(threads)) for read in values]
-        result = wave.atomic(threads, space, place(wave, threads), name, changes, unused=unused)
+        values = np.broadcast_to(read(wave, threads), wave.count(threads))
+        result = wave.atomic(threads, space, at(wave, threads), ATOMICS[names[0]], values, unused=unused)
         if not unused:
             put(wave, threads, result)
-        if fence:
-            wave.fence(threads)
 
     return action
-
-
-def wave_atomics() -> dict[str, Callable[..., Any]]:
-    """What an atomic operation leaves in memory, of what was there and its operands."""
-    return {
-        "add": lambda old, value: old + value,
-        "exch": lambda old, value: value,
-        "cas": lambda old, expected, value: np.where(old == expected, value, old),
-        "min": np.minimum,
-        "max": np.maximum,
-        "and": np.bitwise_and,
-        "or": np.bitwise_or,
-        "xor": np.bitwise_xor,
-        "inc": lambda old, limit: np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1)),
-        "dec": lambda old, limit: np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1)),
-    }
 
 
 def _uses(kernel: Kernel, register: str) -> int:
@@ -669,37 +497,22 @@ def _uses(kernel: Kernel, register: str) -> int:
 # -- threads of a warp
 
 
-def _of_lanes(wave: Wave, threads: Selection) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The place of each thread's warp among the warps of the wave, and its lane."""
-    return wave.warps[threads], wave.lanes[threads]
-
-
 def shuffle(kernel: Kernel, instruction: Instruction) -> Action:
-    """shfl.sync: PTX ISA, "shfl.sync"; a lane that does not take part must not be read."""
-    targets = instruction.operands[0].split("|")
-    put = writer(kernel, targets[0])
-    put_inside = writer(kernel, targets[1] if len(targets) > 1 else "_")
-    values, lane_of, clamp_of, mask = (reader(kernel, operand, "u32") for operand in instruction.operands[1:])
-    mode = instruction.parts[2]
+    """shfl.sync.down: PTX ISA, "shfl.sync"; a lane that does not take part must not be read."""
+    if instruction.parts[1:3] != ("sync", "down"):
+        raise UnknownInstructionError(instruction.text)
+    target, _, inside_target = instruction.operands[0].partition("|")
+    put, put_inside = writer(kernel, target), writer(kernel, inside_target or "_")
+    values, by_of, clamp_of, mask = (reader(kernel, operand, "u32") for operand in instruction.operands[1:])
 
     def action(wave: Wave, threads: Selection) -> None:
-        warps, lanes = _of_lanes(wave, threads)
+        warps, lanes = wave.warps[threads], wave.lanes[threads]
         by, packed = (
-            np.broadcast_to(operand(wave, threads), lanes.shape).astype(np.int64) for operand in (lane_of, clamp_of)
+            np.broadcast_to(operand(wave, threads), lanes.shape).astype(np.int64) for operand in (by_of, clamp_of)
         )
         clamp, segment = packed & 31, packed >> 8 & 31
-        largest = (lanes & segment) | (clamp & ~segment)
-        smallest = lanes & segment
-        if mode == "up":
-            source = lanes - by
-            inside = source >= largest
-        elif mode == "down":
-            source = lanes + by
-            inside = source <= largest
-        else:
-            source = lanes ^ by if mode == "bfly" else smallest | (by & ~segment & 31)
-            inside = source <= largest
-        source = np.where(inside, source, lanes)
+        inside = lanes + by <= (lanes & segment) | (clamp & ~segment)
+        source = np.where(inside, lanes + by, lanes)
         table = np.zeros((wave.warp_count, 32), np.uint32)
         present = np.zeros((wave.warp_count, 32), bool)
         table[warps, lanes] = values(wave, threads)
@@ -714,86 +527,18 @@ def shuffle(kernel: Kernel, instruction: Instruction) -> Action:
     return action
 
 
-def vote(kernel: Kernel, instruction: Instruction) -> Action:
-    """vote.sync, activemask, match.any.sync, redux.sync."""
-    parts = instruction.parts
-    put = writer(kernel, instruction.operands[0].split("|")[0])
-    operand, mode = None, ""
-    if parts[0] != "activemask":
-        kind = "pred" if parts[0] == "vote" else parts[-1].replace("b", "u")
-        operand = reader(kernel, instruction.operands[1], kind)
-        mode = next(part for part in parts if part in (*_VOTES, *_REDUCE))
-
-    mask = None if operand is None else reader(kernel, instruction.operands[-1], "u32")
-
-    def action(wave: Wave, threads: Selection) -> None:
-        together, lanes = _of_lanes(wave, threads)
-        bits = (np.uint64(1) << lanes.astype(np.uint64)).astype(np.uint32)
-        if mask is not None:  # lanes of a warp with different masks are different groups
-            keys = together << 32 | np.broadcast_to(mask(wave, threads), lanes.shape)
-            together = np.unique(keys, return_inverse=True)[1]
-        count = int(together.max()) + 1
-        everybody = np.bincount(together, bits, count).astype(np.uint32)[together]
-        if operand is None:
-            return put(wave, threads, everybody)
-        values = np.broadcast_to(operand(wave, threads), lanes.shape)
-        if parts[0] == "match":
-            same = (values[:, None] == values[None, :]) & (together[:, None] == together[None, :])
-            return put(wave, threads, (same * bits[None, :]).sum(axis=1).astype(np.uint32))
-        if parts[0] == "redux":
-            totals = np.full(count, _REDUCE[mode][1](values.dtype), values.dtype)
-            _REDUCE[mode][0].at(totals, together, values)
-            return put(wave, threads, totals[together])
-        yes = np.bincount(together, np.where(values, bits, np.uint32(0)), count).astype(np.uint32)[together]
-        results = {"ballot": yes, "any": yes != 0, "all": yes == everybody, "uni": (yes == 0) | (yes == everybody)}
-        return put(wave, threads, results[mode])
-
-    return action
-
-
-_VOTES = ("any", "all", "uni", "ballot")
-_REDUCE: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-    "add": (np.add, lambda dtype: 0),
-    "min": (np.minimum, lambda dtype: np.iinfo(dtype).max),
-    "max": (np.maximum, lambda dtype: np.iinfo(dtype).min),
-    "and": (np.bitwise_and, lambda dtype: np.iinfo(dtype).max),
-    "or": (np.bitwise_or, lambda dtype: 0),
-    "xor": (np.bitwise_xor, lambda dtype: 0),
-}
-
-
-def fence(kernel: Kernel, instruction: Instruction) -> Action:
-    wide = bool({"gl", "sys", "gpu"} & set(instruction.parts))
-    return lambda wave, threads: wave.fence(threads) if wide else None
-
-
-def nothing(kernel: Kernel, instruction: Instruction) -> Action:
-    """Hints, and waits that need not be."""
-    return lambda wave, threads: None
-
-
-def trap(kernel: Kernel, instruction: Instruction) -> Action:
-    return lambda wave, threads: wave.fail(threads, 0, "stops by trap")
-
-
 ACTIONS: dict[str, Callable[[Kernel, Instruction], Action]] = {
-    **dict.fromkeys(["setp"], comparison),
+    "setp": comparison,
     "selp": selection,
-    **dict.fromkeys(["mov", "cvta"], move),
+    "mov": move,
+    "cvta": move,
     "cvt": conversion,
-    **dict.fromkeys(["ld", "ldu"], load),
+    "ld": load,
     "st": store,
-    **dict.fromkeys(["atom", "red"], atomic),
+    "atom": atomic,
     "shfl": shuffle,
-    **dict.fromkeys(["vote", "activemask", "match", "redux"], vote),
-    **dict.fromkeys(["membar", "fence"], fence),
-    **dict.fromkeys(["nanosleep", "prefetch", "prefetchu", "pragma", "discard", "applypriority"], nothing),
-    "trap": trap,
 }
 """Those that are not arithmetic."""
-
-OF_A_WARP = ("shfl", "vote", "match", "redux")
-"""Instructions that all threads of their mask do together, with bar.warp.sync."""
 
 
 def build(kernel: Kernel, instruction: Instruction) -> Action:

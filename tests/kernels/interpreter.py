@@ -1,9 +1,9 @@
 """Runs NVRTC's PTX in numpy, many threads at once, over the memory of a stand-in for a GPU.
 
 As many blocks are in flight as a GPU would have resident; all their threads that are at the same instruction do it
-together, those that are behind first. A thread that waits in a loop for another block gives way to it in the end. What
-a kernel must not do is a `Fault`: accesses out of bounds, misaligned, of what nothing wrote, races, a barrier that is
-never reached. Bits can be made wrong on purpose (`Harm`), so that tests see whether they are found.
+together, those that are behind first; blocks do not wait for each other. What a kernel must not do is a `Fault`:
+accesses out of bounds, misaligned, of what nothing wrote, races, a barrier that is never reached. Bits can be made
+wrong on purpose (`Harm`), so that tests see whether they are found.
 """
 
 from __future__ import annotations
@@ -19,24 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whorl.tests.kernels.device_memory import LOGGED, Access, Allocation, Bytes, Fault, Order, SharedRaces, race
-from whorl.tests.kernels.instructions import (
-    LOCAL_WINDOW,
-    OF_A_WARP,
-    SHARED_WINDOW,
-    Action,
-    Reader,
-    Selection,
-    build,
-    reader,
-    wave_atomics,
-    writer,
-)
+from whorl.tests.kernels.instructions import Action, Reader, Selection, build, reader
 from whorl.tests.kernels.ptx import TYPES, UNSIGNED, Instruction, Kernel, parse
 
 RESIDENT_THREADS, RESIDENT_BLOCKS = 2048, 32
 """On one multiprocessor at a time."""
-PATIENCE = 64
-"""So many turns of a loop others wait behind it before they have their turns."""
 ENDLESS = 3_000_000
 """Instructions of a wave of blocks after which it is said to have no end."""
 CLOCKS_PER_STEP, STEPS_PER_NS = 2, 1
@@ -110,13 +97,14 @@ def steps(kernel: Kernel) -> tuple[Step, ...]:
     ready = []
     for instruction in kernel.code:
         name = instruction.parts[0]
-        flow = name in ("bra", "ret", "exit", "bar", "barrier")
+        flow = name in ("bra", "ret", "bar")
         target = instruction.operands[0] if instruction.operands else ""
         jump = kernel.labels[target] if name == "bra" else -1
         action = None if flow else build(kernel, instruction)
         guard = instruction.guard, instruction.negated
-        of_warp = name in OF_A_WARP or "warp" in instruction.parts
-        mask = reader(kernel, instruction.operands[-1], "u32") if of_warp else None
+        mask = reader(kernel, instruction.operands[-1], "u32") if name == "shfl" else None
+        if name == "bar" and instruction.parts != ("bar", "sync"):
+            raise NotImplementedError(instruction.text)
         ready.append(Step(instruction, action, target.split("|")[0], jump, name, *guard, mask=mask))
     return tuple(ready)
 
@@ -124,7 +112,7 @@ def steps(kernel: Kernel) -> tuple[Step, ...]:
 @lru_cache(maxsize=512)
 def _narrowest(kernel: Kernel) -> int:
     """Bytes of the smallest access of a kernel to memory, 4 at most."""
-    accesses = [step for step in kernel.code if step.parts[0] in ("ld", "st", "atom", "red")]
+    accesses = [step for step in kernel.code if step.parts[0] in ("ld", "st", "atom")]
     return min([np.dtype(TYPES[step.type]).itemsize for step in accesses if step.type in TYPES] + [4])
 
 
@@ -185,7 +173,6 @@ class Launch:
         self.kernel = kernel = module.kernels[name]
         self.grid, self.block, self.arguments = shape.grid, shape.block, arguments
         self.memory, self.sms, self.number = module.memory, sms, number
-        self.constants = 0 if module.constants is None else module.constants.base
         self.shared_bytes = kernel.shared_bytes + shape.shared
         self.threads, self.blocks = prod(shape.block), prod(shape.grid)
         self.harms = [harm for harm in harms if harm.touches(self)]
@@ -272,25 +259,18 @@ class Wave:
         self._alive = self.size
         """Threads that have not ended."""
         self.warp_count = int(blocks.size) * warps_per_block
-        self._warps_per_block = warps_per_block
         self.sms = blocks[self.row] % launch.sms
         self.state = np.zeros(self.size, np.int8)
         self.pc = np.zeros(self.size, np.int64)
-        self._turn = np.zeros(self.size, np.int64)
-        """When each thread was last chosen."""
         self.registers = Registers(self)
         self._special: dict[str, NDArray[Any]] = {}
         self._steps = steps(launch.kernel)
         self._step: Step = self._steps[0]
-        self._votes = np.zeros(self.size, bool)
-        """What threads at a barrier that counts or votes bring to it."""
         self._end = launch.clock + ENDLESS
         stride = -(-max(launch.shared_bytes, 1) // 16) * 16 + 16
         self._shared = Bytes(np.zeros(blocks.size * stride, np.uint8), written=False)
         self._shared_stride = stride
         self._races = SharedRaces(blocks.size * stride, _narrowest(launch.kernel), self.warps)
-        self._local_stride = -(-max(launch.kernel.local_bytes, 1) // 16) * 16
-        self._local: Bytes | None = None
 
     # Registers
 
@@ -299,7 +279,7 @@ class Wave:
 
     def special(self, name: str) -> NDArray[Any]:
         """A special register, as %tid.x."""
-        clocks = {"%clock64": CLOCKS_PER_STEP, "%clock": CLOCKS_PER_STEP, "%globaltimer": STEPS_PER_NS}
+        clocks = {"%clock64": CLOCKS_PER_STEP, "%globaltimer": STEPS_PER_NS}
         if name in clocks:
             return np.full(self.size, clocks[name] * (self.launch.clock + 1000), np.uint64)
         if not self._special:
@@ -309,22 +289,8 @@ class Wave:
         return self._special[name]
 
     def _specials(self) -> dict[str, NDArray[Any]]:
-        block, lanes = self._blocks[self.row], self.lanes.astype(np.uint64)
-        bit = np.uint64(1) << lanes
-        constants = {"WARP_SZ": 32, "%nsmid": self.launch.sms, "%gridid": self.launch.number}
-        constants |= {"%nwarpid": 64, "%dynamic_smem_size": self.launch.shared_bytes - self.kernel.shared_bytes}
-        constants["%total_smem_size"] = self.launch.shared_bytes
-        values: dict[str, Any] = {
-            **{name: np.full(self.size, value, np.int64) for name, value in constants.items()},
-            "%laneid": lanes,
-            "%warpid": self._thread // 32,
-            "%smid": self.sms,
-            "%lanemask_eq": bit,
-            "%lanemask_lt": bit - 1,
-            "%lanemask_le": bit | (bit - 1),
-            "%lanemask_gt": (1 << 32) - 1 & ~(bit | (bit - 1)),
-            "%lanemask_ge": (1 << 32) - 1 & ~(bit - 1),
-        }
+        block = self._blocks[self.row]
+        values: dict[str, NDArray[Any]] = {"%smid": self.sms}
         shape, sizes = self.launch.grid, self.launch.block
         for axis, name in enumerate("xyz"):
             values[f"%ntid.{name}"] = np.full(self.size, sizes[axis])
@@ -346,33 +312,17 @@ class Wave:
         self, threads: Selection, space: str, addresses: NDArray[np.uint64], size: int
     ) -> list[tuple[Selection, Bytes, NDArray[np.int64]]]:
         """Where `size` bytes at each address lie: threads, memory and offsets in it. Fault where they do not."""
-        if space == "generic":
-            space = "global"
-            lowest = int(addresses.min())
-            if lowest >= LOCAL_WINDOW:
-                space, addresses = "local", addresses - np.uint64(LOCAL_WINDOW)
-            elif lowest >= SHARED_WINDOW:
-                space, addresses = "shared", addresses - np.uint64(SHARED_WINDOW)
         if np.bitwise_or.reduce(addresses) & np.uint64(size - 1):
             first = int(np.flatnonzero(addresses & np.uint64(size - 1))[0])
             self.fail(threads, first, f"misaligned access of {size} bytes to {space} memory", int(addresses[first]))
-        if space in ("shared", "local"):
-            return [self._own(threads, space, addresses, size)]
-        return self._global(threads, addresses, size)
-
-    def _own(
-        self, threads: Selection, space: str, addresses: NDArray[np.uint64], size: int
-    ) -> tuple[Selection, Bytes, NDArray[np.int64]]:
-        room = self.launch.shared_bytes if space == "shared" else self.kernel.local_bytes
+        if space == "global":
+            return self._global(threads, addresses, size)
+        room = self.launch.shared_bytes
         past = addresses + np.uint64(size) > room
         if past.any():
             first = int(np.flatnonzero(past)[0])
-            self.fail(threads, first, f"out of bounds of {room} bytes of {space} memory", int(addresses[first]))
-        if space == "shared":
-            return threads, self._shared, self.row[threads] * self._shared_stride + addresses.astype(np.int64)
-        if self._local is None:
-            self._local = Bytes(np.zeros(self.size * self._local_stride, np.uint8), written=False)
-        return threads, self._local, np.arange(self.size)[threads] * self._local_stride + addresses.astype(np.int64)
+            self.fail(threads, first, f"out of bounds of {room} bytes of shared memory", int(addresses[first]))
+        return [(threads, self._shared, self.row[threads] * self._shared_stride + addresses.astype(np.int64))]
 
     def _global(
         self, threads: Selection, addresses: NDArray[np.uint64], size: int
@@ -427,7 +377,7 @@ class Wave:
                 missing = memory.unwritten(offsets + width * number, width)
                 if missing is not None:
                     first = int(np.flatnonzero(missing)[0])
-                    name = memory.label if isinstance(memory, Allocation) else "shared or local memory"
+                    name = memory.label if isinstance(memory, Allocation) else "shared memory"
                     address = memory.base + int(offsets[first]) if isinstance(memory, Allocation) else None
                     self.fail(part, first, f"reads what nothing wrote: {name}, byte {offsets[first]}", address)
                 values = memory.view(UNSIGNED[width])[offsets // width + number]
@@ -458,44 +408,32 @@ class Wave:
         threads: Selection,
         space: str,
         addresses: NDArray[np.uint64],
-        name: str,
-        operands: Sequence[NDArray[Any]],
+        operation: np.ufunc,
+        values: NDArray[Any],
         *,
         unused: bool,
     ) -> NDArray[Any]:
         """An atomic operation of each thread, one after the other; what each found there."""
-        dtype = operands[0].dtype
-        ((part, memory, offsets),) = self._place(threads, space, addresses, dtype.itemsize)
+        dtype = values.dtype
+        ((_, memory, offsets),) = self._place(threads, space, addresses, dtype.itemsize)
         missing = memory.unwritten(offsets, dtype.itemsize)
         if missing is not None:
             self.fail(threads, int(np.flatnonzero(missing)[0]), "adds to what nothing wrote")
-        self._note(part, memory, offsets, dtype.itemsize, kind="write", strong=True)
+        self._note(threads, memory, offsets, dtype.itemsize, kind="write", strong=True)
         cells, at = memory.view(dtype), offsets // dtype.itemsize
-        function = wave_atomics()[name]
-        ufunc = {"add": np.add, "min": np.minimum, "max": np.maximum, "or": np.bitwise_or, "and": np.bitwise_and}
-        if unused and name in ufunc:
-            ufunc[name].at(cells, at, operands[0])
-            return operands[0]
-        if np.unique(at).size == at.size:
-            before: NDArray[Any] = cells[at]
-            cells[at] = function(before, *operands)
+        before: NDArray[Any] = cells[at]
+        if unused or np.unique(at).size == at.size:
+            operation.at(cells, at, values)
             return before
-        before = np.empty(at.size, dtype)
         for index, place in enumerate(at.tolist()):
             before[index] = cells[place]
-            cells[place] = function(before[index], *(operand[index] for operand in operands))
+            cells[place] = operation(before[index], values[index])
         return before
-
-    def fence(self, threads: Selection) -> None:
-        """The blocks of these threads order what they did before with what other blocks do after a fence."""
-        for row in np.unique(self.row[threads]).tolist():
-            self.launch.order.fences[int(self._blocks[row])].append(self.launch.clock)
 
     # Which threads do what
 
     def run(self) -> None:
         """Until all threads have ended."""
-        turns = fair = 0
         while True:
             running = np.flatnonzero(self.state == RUNNING)
             if not running.size:
@@ -503,15 +441,8 @@ class Wave:
                     return
                 self._stuck()
             here = self.pc[running]
-            if fair > 0:
-                fair -= 1
-                at = int(here[np.argmin(self._turn[running])])
-            else:
-                at = int(here.min())
-            group, others = running[here == at], running[here != at]
-            turns = self._run_together(group, at, others, turns)
-            if turns > PATIENCE:
-                turns, fair = 0, 2 * PATIENCE
+            at = int(here.min())
+            self._run_together(running[here == at], at, running[here != at])
 
     def _stuck(self) -> None:
         waiting = np.flatnonzero((self.state == AT_BARRIER) | (self.state == AT_WARP))
@@ -520,14 +451,13 @@ class Wave:
         self._step = self._steps[place if at_warp else place - 1]
         self.fail(waiting, 0, "waits for threads that never come")
 
-    def _run_together(self, group: NDArray[np.int64], at: int, others: NDArray[np.int64], turns: int) -> int:
-        """Threads at one instruction go on until they part, wait, end or reach others. How often they turned back."""
+    def _run_together(self, group: NDArray[np.int64], at: int, others: NDArray[np.int64]) -> None:
+        """Threads at one instruction go on until they part, wait, end or reach others."""
         launch, code = self.launch, self._steps
         others_at = self.pc[others]
         limit = int(others_at[others_at > at].min(initial=len(code)))
         done, everybody = launch.done, slice(None)
         threads: Selection = everybody if group.size == self.size else group
-        self._turn[threads] = launch.clock
         while at < limit:
             step = self._step = code[at]
             launch.clock += 1
@@ -541,10 +471,8 @@ class Wave:
             if step.action is not None:
                 if step.mask is not None:
                     group, waits = self._gather_warps(step, group, at)
-                    if waits:
-                        return turns
-                    if not group.size:
-                        return turns
+                    if waits or not group.size:
+                        return
                     active = threads = everybody if group.size == self.size else group
                 if number := self.size if active is everybody else len(active):
                     done[at] += number
@@ -556,41 +484,34 @@ class Wave:
                 continue
             if step.name == "bra":
                 taken = self.count(active)
-                if taken == group.size:
-                    turns += step.jump <= at and others.size > 0
-                    at = step.jump
-                    if turns > PATIENCE or (others_at == at).any():
-                        break
-                    limit = int(others_at[others_at > at].min(initial=len(code)))
-                    continue
                 if taken == 0:
                     at += 1
                     continue
-                self.pc[threads] = at + 1
-                self.pc[active] = step.jump
-                return turns + (step.jump <= at and others.size > 0)
+                if taken < group.size:
+                    self.pc[threads] = at + 1
+                    self.pc[active] = step.jump
+                    return
+                at = step.jump
+                if (others_at == at).any():
+                    break
+                limit = int(others_at[others_at > at].min(initial=len(code)))
+                continue
             self.pc[threads] = at + 1
-            if step.name in ("ret", "exit"):
-                self.state[active] = ENDED
-                self._alive -= self.count(active)
-                self._release(self.row[active])
-            elif "warp" in step.instruction.parts:
-                self._warp_barrier(step, group, at)
-            else:
-                self._arrive(step, active)
-            return turns
+            self.state[active] = ENDED if step.name == "ret" else AT_BARRIER
+            self._alive -= self.count(active) if step.name == "ret" else 0
+            self._release()
+            return
         self.pc[threads] = at
         if at >= len(code):
             self.state[threads] = ENDED
             self._alive -= self.count(threads)
-        return turns
 
     def _do_wrongly(self, step: Step, threads: Selection) -> None:
         """A step of threads of which some do it wrong."""
         assert step.action is not None
         numbers = np.arange(self.size)[threads]
         hits = [(harm, harm.hit(self, threads, step)) for harm in self.launch.harms]
-        loses = step.name in ("st", "atom", "red")
+        loses = step.name in ("st", "atom")
         if loses:
             threads = numbers[~np.logical_or.reduce([hit for _, hit in hits])]
         if self.count(threads):
@@ -602,17 +523,7 @@ class Wave:
 
     # Barriers
 
-    def _arrive(self, step: Step, threads: Selection) -> None:
-        operands = step.instruction.operands
-        if "red" in step.instruction.parts:
-            vote = reader(self.kernel, operands[-1], "pred")
-            self._votes[threads] = vote(self, threads)
-        elif operands[0] != "0" and len(operands) > 1:
-            raise NotImplementedError(f"{self.kernel.name}: {step.instruction.text}")
-        self.state[threads] = AT_BARRIER
-        self._release(self.row[threads])
-
-    def _release(self, rows: NDArray[np.int64]) -> None:
+    def _release(self) -> None:
         """Let blocks go on of which all threads that have not ended are at the barrier."""
         count = self._blocks.size
         waiting = np.bincount(self.row[self.state == AT_BARRIER], minlength=count)
@@ -625,20 +536,6 @@ class Wave:
         self._races.barrier(going, self.launch.clock)
         for row in np.flatnonzero(ready).tolist():
             self.launch.order.barriers[int(self._blocks[row])].append(self.launch.clock)
-        self._reduce(going)
-
-    def _reduce(self, going: NDArray[np.int64]) -> None:
-        """bar.red: what the threads of each block brought, to all of them."""
-        for place in np.unique(self.pc[going]).tolist():
-            step = self._steps[place - 1]
-            parts = step.instruction.parts
-            if "red" not in parts:
-                continue
-            here = going[self.pc[going] == place]
-            yes = np.bincount(self.row[here], self._votes[here], self._blocks.size).astype(np.uint32)[self.row[here]]
-            present = np.bincount(self.row[here], minlength=self._blocks.size)[self.row[here]]
-            result = yes if "popc" in parts else (yes == present if "and" in parts else yes > 0)
-            writer(self.kernel, step.target)(self, here, result)
 
     def _missing(self, step: Step, group: NDArray[np.int64], at: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Threads at an instruction of a warp, those that waited there included, and which of them lack others."""
@@ -667,17 +564,6 @@ class Wave:
         self.state[waiting], self.pc[together] = AT_WARP, at
         return together[~lacking], bool(lacking.all())
 
-    def _warp_barrier(self, step: Step, group: NDArray[np.int64], at: int) -> None:
-        """bar.warp.sync."""
-        together, lacking = self._missing(step, group, at)
-        self.state[together[lacking]], self.pc[together[lacking]] = AT_WARP, at
-        going = together[~lacking]
-        self.pc[going] = at + 1
-        self._races.warp_barrier(going, self.launch.clock)
-        for warp in np.unique(self.warps[going]).tolist():
-            row, number = divmod(warp, self._warps_per_block)
-            self.launch.order.warp_barriers[int(self._blocks[row]), number].append(self.launch.clock)
-
 
 def run_kernel(module: Module, name: str, shape: Shape, arguments: Sequence[np.generic], **more: Any) -> Counter[str]:
     """Launch a kernel of a module and wait for its end; how often threads did what. `more` as `Launch` takes it."""
@@ -695,15 +581,3 @@ class Module:
     def __init__(self, text: str, memory: Memory) -> None:
         self.kernels: Mapping[str, Kernel] = parse(text)
         self.memory = memory
-        self.constants: Allocation | None = None
-        variables = {name: place for kernel in self.kernels.values() for name, place in kernel.constants.items()}
-        if variables:
-            size = max(place.offset + len(place.content) for place in variables.values())
-            self.constants = memory.take(size, written=True)
-            for place in variables.values():
-                content = np.frombuffer(place.content, np.uint8)
-                self.constants.raw[place.offset : place.offset + content.size] = content
-
-    def unload(self) -> None:
-        if self.constants is not None:
-            self.memory.allocations.pop(self.constants.base, None)

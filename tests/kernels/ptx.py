@@ -28,7 +28,6 @@ TYPES: dict[str, type[np.generic[Any]]] = {
     "bf16": np.uint16,
     "f16x2": np.uint32,
     "bf16x2": np.uint32,
-    "e4m3x2": np.uint16,
 }
 """How numpy holds a type of PTX; what it has no type for is held as bits."""
 
@@ -51,14 +50,6 @@ class Instruction:
         return self.parts[-1]
 
 
-@dataclass(frozen=True)
-class Variable:
-    """Memory that a source declares: where it begins in its space, and what it holds at the start."""
-
-    offset: int
-    content: bytes = b""
-
-
 @dataclass(frozen=True, eq=False)
 class Kernel:
     """One `.entry` of a module."""
@@ -73,18 +64,13 @@ class Kernel:
     shared: dict[str, int]
     """Variables in shared memory -> offset; those whose size the launch decides begin at `shared_bytes`."""
     shared_bytes: int
-    local: dict[str, int]
-    local_bytes: int
-    constants: dict[str, Variable]
-    """Variables in constant and global memory, which the module brings along."""
 
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(([^)]*)\)[^{;]*\{")
 _PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(?:\.ptr[^,]*?\s)?\s*([\w$]+)\s*(?:,|$)")
-_VARIABLE = re.compile(
-    r"\.(shared|local|const|global)\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)\s*(?:\[(\d*)\])?\s*(?:=\s*(\{[^}]*\}|[^;]+))?;"
-)
+_SHARED = re.compile(r"\.shared\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)\s*(?:\[(\d*)\])?\s*;")
+_ELSEWHERE = re.compile(r"\.(?:local|const|global)\s+(?:\.align\s+\d+\s+)?\.\w+\s+[\w$]+\s*(?:\[\d*\])?\s*(?:=|;)")
 _REGISTERS = re.compile(r"\.reg\s+\.(\w+)\s+([^;]+);")
 _LABEL = re.compile(r"\s*([\w$]+):(?!:)\s*")
 _INSTRUCTION = re.compile(r"(?:@(!?)([%\w$]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
@@ -120,37 +106,19 @@ def _kernel(name: str, parameters: str, body: str, outside: str) -> Kernel:
             stem, count = re.fullmatch(r"\s*([%\w$]+?)(?:<(\d+)>)?\s*", register).groups()  # type: ignore[union-attr]
             names = [stem] if count is None else [f"{stem}{number}" for number in range(int(count))]
             registers.update(dict.fromkeys(names, declared[1]))
-    spaces: dict[str, dict[str, Variable]] = {"shared": {}, "local": {}, "const": {}, "global": {}}
-    ends = dict.fromkeys(spaces, 0)
-    variables = [*_VARIABLE.finditer(outside), *_VARIABLE.finditer(body)]
-    for declared in sorted(variables, key=lambda match: match[5] == ""):  # those without a size begin last
-        space, align, kind, variable, count, content = declared.groups()
+    if _ELSEWHERE.search(outside) or _ELSEWHERE.search(body):
+        raise NotImplementedError(f"{name}: variables in local, constant or global memory are not known here")
+    shared, end = {}, 0
+    variables = [*_SHARED.finditer(outside), *_SHARED.finditer(body)]
+    for declared in sorted(variables, key=lambda match: match[4] == ""):  # those without a size begin last
+        align, kind, variable, count = declared.groups()
         size = np.dtype(TYPES[kind]).itemsize
         boundary = int(align or size)
-        begin = -(-ends[space] // boundary) * boundary
-        length = size * (1 if count is None else int(count or 0))
-        ends[space] = begin + length
-        spaces[space][variable] = Variable(begin, _content(content, kind).ljust(length, b"\0"))
-    code, labels = _code(_VARIABLE.sub("", _REGISTERS.sub("", body)))
-    return Kernel(
-        name,
-        {match[2]: match[1] for match in _PARAMETER.finditer(re.sub(r"\s+", " ", parameters).replace(" ,", ","))},
-        registers,
-        code,
-        labels,
-        {variable: place.offset for variable, place in spaces["shared"].items()},
-        ends["shared"],
-        {variable: place.offset for variable, place in spaces["local"].items()},
-        ends["local"],
-        spaces["const"] | spaces["global"],
-    )
-
-
-def _content(text: str | None, kind: str) -> bytes:
-    numbers = re.findall(r"-?\w+", text or "")
-    dtype = np.dtype(TYPES[kind])
-    bits = [int(number[2:], 16) if number[:2] in ("0f", "0d") else int(number.rstrip("U"), 0) for number in numbers]
-    return np.array([number & ((1 << 8 * dtype.itemsize) - 1) for number in bits], UNSIGNED[dtype.itemsize]).tobytes()
+        shared[variable] = -(-end // boundary) * boundary
+        end = shared[variable] + size * (1 if count is None else int(count or 0))
+    code, labels = _code(_SHARED.sub("", _REGISTERS.sub("", body)))
+    takes = {match[2]: match[1] for match in _PARAMETER.finditer(re.sub(r"\s+", " ", parameters).replace(" ,", ","))}
+    return Kernel(name, takes, registers, code, labels, shared, end)
 
 
 def _code(body: str) -> tuple[tuple[Instruction, ...], dict[str, int]]:
