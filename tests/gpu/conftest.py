@@ -13,11 +13,11 @@ from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 @pytest.fixture(scope="session")
 def devices() -> Iterator[list[CupyDevice]]:
     try:
-        found = cupy_devices()
+        opened = cupy_devices()
     except WhorlError as error:
         pytest.skip(f"no real GPU: {error}")
-    yield found
-    for device in found:
+    yield opened
+    for device in opened:
         device.close()
 
 

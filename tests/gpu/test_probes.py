@@ -41,5 +41,5 @@ def test_each_gpu_has_a_health_and_is_fit(devices: list[CupyDevice]) -> None:
         assert health.value("ecc_uncorrected_lifetime") is not None or health.value("pcie_width") is not None
     looked = prolog.look(60.0)
     assert [gpu.reason for gpu in looked] == [""] * len(looked)
-    whole = {device.facts.gpu for device in devices if device.facts.gpu.startswith("GPU-")}
-    assert whole <= {gpu.gpu for gpu in looked}
+    whole_gpus = {device.facts.gpu for device in devices if device.facts.gpu.startswith("GPU-")}
+    assert whole_gpus <= {gpu.gpu for gpu in looked}

@@ -29,7 +29,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.parent == Path(__file__).parent:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    omitted = {item for some in cases.values() if len(some) >= MANY for at, item in enumerate(some) if at % 3 != 1}
+    omitted = {
+        item
+        for same_test in cases.values()
+        if len(same_test) >= MANY
+        for at, item in enumerate(same_test)
+        if at % 3 != 1
+    }
     config.hook.pytest_deselected(items=[item for item in items if item in omitted])
     items[:] = [item for item in items if item not in omitted]
 
@@ -70,9 +76,9 @@ def blas(runtime: FakeRuntime, nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def device(blas: LibraryInStream, runtime: FakeRuntime) -> Iterator[CupyDevice]:
-    found = cupy_devices([0])[0]
-    yield found
-    found.close()
-    if found.lost is None:
+    opened = cupy_devices([0])[0]
+    yield opened
+    opened.close()
+    if opened.lost is None:
         assert runtime.taken == 0, "memory was not given back"
         assert runtime.alive == 0, "an event or graph was not given back"

@@ -173,11 +173,12 @@ def _typed(function: Any) -> Callable[..., None]:
 
 def _packed_fma(operands: Sequence[Values], kind: str) -> Values:
     """a x + c of the two 16-bit floats in each register, each rounded once."""
-    precision, joint = _PACKED[kind], np.uint32(0)
+    precision, joint = _PACKED[kind], np.zeros(1, np.uint32)
     for shift in (0, 16):
         halves = [(operand.view(np.uint32) >> shift).astype(np.uint16) for operand in operands]
         numbers = [decode(half.view(np.float16) if precision == "fp16" else half, precision) for half in halves]
-        result = encode(fused(*np.broadcast_arrays(*numbers), precision), precision)
+        a, x, c = np.broadcast_arrays(*numbers)
+        result = encode(fused(a, x, c, precision), precision)
         joint = joint | (result.view(np.uint16).astype(np.uint32) << np.uint32(shift))
     return joint
 

@@ -43,16 +43,16 @@ def built(name: str, device: str) -> Work | Unfit:
 
 
 def test_every_kernel_of_the_folder_is_in_the_table_under_its_name() -> None:
-    found: dict[str, Kernel] = {}
+    by_name: dict[str, Kernel] = {}
     for path in FOLDER.glob("*.py"):
         if path.stem != "__init__" and "cupy" not in path.stem and "cublas" not in path.stem:
             module = import_module(f"whorl.kernels.{path.stem}")
-            found |= {kernel.name: kernel for kernel in vars(module).values() if isinstance(kernel, Kernel)}
-    assert set(found) == set(KERNELS | EXCHANGES)
-    for name in found:
-        assert find_kernel(name.upper()) is found[name]
-        assert found[name].stresses
-        assert found[name].says
+            by_name |= {kernel.name: kernel for kernel in vars(module).values() if isinstance(kernel, Kernel)}
+    assert set(by_name) == set(KERNELS | EXCHANGES)
+    for name in by_name:
+        assert find_kernel(name.upper()) is by_name[name]
+        assert by_name[name].stresses
+        assert by_name[name].says
 
 
 def test_a_kernel_that_is_not_there_is_said() -> None:
@@ -169,10 +169,10 @@ def test_steps_name_buffers_that_are_there_and_are_large_enough(name: str, devic
             assert buffers[step.c].count >= step.c_at + step.batch * step.m * step.n
             assert step.k % 16 == step.n % 16 == step.m % 2 == 0
         else:
-            assert {each for each in step.args if isinstance(each, str)} <= set(buffers)
+            assert {extent for extent in step.args if isinstance(extent, str)} <= set(buffers)
             assert np.prod(step.block) <= 1024
             assert 1 <= step.grid[0] < 2**31
-            assert all(1 <= each < 2**16 for each in step.grid[1:])
+            assert all(1 <= extent < 2**16 for extent in step.grid[1:])
     for output in work.outputs:
         assert output.buffer in buffers
 
@@ -201,21 +201,21 @@ def test_arguments_have_the_types_of_the_source(name: str) -> None:
         defined = {"half": "float16", **dict(define.split("=") for define in step.defines)}
         text = re.search(rf"__global__ void {step.function}\(([^)]*)\)", source(step.source))
         assert text
-        parameters = [re.sub(r"\bconst\b|__restrict__", "", each).strip() for each in text[1].split(",")]
+        parameters = [re.sub(r"\bconst\b|__restrict__", "", declared).strip() for declared in text[1].split(",")]
         assert len(parameters) == len(step.args)
         for parameter, argument in zip(parameters, step.args, strict=True):
             kind = parameter.rpartition("*")[0].strip() if "*" in parameter else parameter.rpartition(" ")[0].strip()
             kind = defined.get(kind, kind)
-            meant = WIDE.get(kind) or C_TYPES.get(kind) or defined.get(kind, kind)
+            dtype = WIDE.get(kind) or C_TYPES.get(kind) or defined.get(kind, kind)
             if isinstance(argument, str):
                 assert "*" in parameter
-                packed = meant == "uint32" and (
+                packed = dtype == "uint32" and (
                     step.function == "alike" or (step.source == "fma.cu" and dtypes[argument] in ("float16", "uint16"))
                 )
-                assert packed or meant == dtypes[argument], (step.function, parameter, argument)
+                assert packed or dtype == dtypes[argument], (step.function, parameter, argument)
             else:
                 assert "*" not in parameter
-                assert ("uint32" if isinstance(argument, Key) else argument.dtype.name) == meant, (
+                assert ("uint32" if isinstance(argument, Key) else argument.dtype.name) == dtype, (
                     step.function,
                     parameter,
                     argument,

@@ -45,12 +45,12 @@ def test_every_element_is_compared_with_its_place_in_the_period(blocks: int) -> 
     off = draw.uniform(-2, 2, (rows, columns)) * allowed
     result = should + off
     error = np.abs(result - should) / allowed
-    found = compare(result.reshape(-1), values, tolerance, columns, blocks)
+    counts = compare(result.reshape(-1), values, tolerance, columns, blocks)
     wrong = np.flatnonzero(error.reshape(-1) > 1)
-    assert found.wrong == wrong.size > 0
-    assert found.first == wrong[0]
-    assert found.worst == pytest.approx(error.max(), rel=1e-12)
-    assert found.compared == rows * columns
+    assert counts.wrong == wrong.size > 0
+    assert counts.first == wrong[0]
+    assert counts.worst == pytest.approx(error.max(), rel=1e-12)
+    assert counts.compared == rows * columns
 
 
 @pytest.mark.long(short=1)
@@ -59,16 +59,16 @@ def test_every_element_is_compared_with_its_place_in_the_period(blocks: int) -> 
 def test_what_is_no_number_is_wrong_whatever_the_tolerance(dtype: str, bad: float) -> None:
     result = np.ones(1000, dtype)
     result[[400, 700]] = bad
-    found = compare(result, np.ones((1, 1)), np.full((1, 1), 1e300), 1)
-    assert found.wrong == 2
-    assert found.first == 400
-    assert found.worst == math.inf
+    counts = compare(result, np.ones((1, 1)), np.full((1, 1), 1e300), 1)
+    assert counts.wrong == 2
+    assert counts.first == 400
+    assert counts.worst == math.inf
 
 
 def test_what_is_no_number_is_right_where_just_that_is_expected() -> None:
     values = np.array([[math.nan, math.inf, -math.inf]])
-    found = compare(np.tile(values.reshape(-1), 5), values, np.zeros((1, 3)), 3)
-    assert found.wrong == 0
+    counts = compare(np.tile(values.reshape(-1), 5), values, np.zeros((1, 3)), 3)
+    assert counts.wrong == 0
     crossed = compare(np.tile([math.inf, -math.inf, math.nan], 5), values, np.full((1, 3), 9.0), 3)
     assert crossed.wrong == 15
 
@@ -86,8 +86,8 @@ def every_value(dtype: str) -> tuple[NDArray, NDArray[np.float64]]:  # type: ign
 @pytest.mark.parametrize("dtype", ["float16", "uint16"])
 def test_every_bit_pattern_of_the_small_formats_is_decoded(dtype: str) -> None:
     result, means = every_value(dtype)
-    found = compare(result, means[None, :], np.zeros((1, means.size)), means.size)
-    assert found.wrong == 0
+    counts = compare(result, means[None, :], np.zeros((1, means.size)), means.size)
+    assert counts.wrong == 0
     shifted = compare(result, np.roll(means, 1)[None, :], np.zeros((1, means.size)), means.size)
     assert shifted.wrong > 0.9 * means.size
 
@@ -103,7 +103,7 @@ def test_words_and_sums() -> None:
     reference = Expected(4, np.array([[1.0, 2.0]]), np.array([[0.5, 0.25]]))
     says = checking.position_in_words("c", 7, np.array([9.0]), expected=reference, count=8)
     assert says == "c, row 1, column 3: 9, should be 2 within 0.25"
-    both = Verdict(4, 0, repetitions=7) + Verdict(6, 2, "there", 3.0, 10, {5: 2})
-    assert both == Verdict(10, 2, "there", 3.0, 17, {5: 2})
+    total = Verdict(4, 0, repetitions=7) + Verdict(6, 2, "there", 3.0, 10, {5: 2})
+    assert total == Verdict(10, 2, "there", 3.0, 17, {5: 2})
     assert checking.grid(1, 100) == (1, 1, 1)
     assert checking.grid(10**9, 100) == (1600, 1, 1)

@@ -144,9 +144,9 @@ def test_events_are_recorded_and_asked_for_by_the_driver_itself(monkeypatch: pyt
 def test_others_are_named_and_we_are_not(device: CupyDevice, nvml: NvmlLibrary) -> None:
     assert device.others() == []
     nvml.add(f"gpu 0 process {os.getpid()}", f"gpu 0 process {os.getppid()}")
-    found = device.others()
-    assert len(found) == 1
-    assert found[0].startswith(f"pid {os.getppid()} (")
+    users = device.others()
+    assert len(users) == 1
+    assert users[0].startswith(f"pid {os.getppid()} (")
 
 
 def test_in_a_container_the_one_that_came_is_us(blas: LibraryInStream, nvml: NvmlLibrary) -> None:
@@ -177,13 +177,13 @@ def test_a_library_is_found_in_a_wheel_and_in_a_toolkit(
 
 def test_a_library_of_another_cuda_is_not_taken(tmp_path: Path, cublas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """NVIDIA's finder takes what there is, whatever CUDA it is of."""
-    found = SimpleNamespace(abs_path=None)
-    finder = SimpleNamespace(load_nvidia_dynamic_lib=lambda name: found)
+    library_file = SimpleNamespace(abs_path=None)
+    finder = SimpleNamespace(load_nvidia_dynamic_lib=lambda name: library_file)
     monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace(pathfinder=finder))
     monkeypatch.setitem(sys.modules, "cuda.pathfinder", finder)
     for version in ("13", "13.1.2"):
-        found.abs_path = shutil.copy(cublas, tmp_path / f"libwhorltest.so.{version}")
+        library_file.abs_path = shutil.copy(cublas, tmp_path / f"libwhorltest.so.{version}")
         with pytest.raises(DeviceError, match=r"libwhorltest.so.12 is not found.*'cupy-cuda12x\[ctk\]>=14'"):
             library("whorltest", 12)
-    found.abs_path = shutil.copy(cublas, tmp_path / "libwhorltest.so.12")
+    library_file.abs_path = shutil.copy(cublas, tmp_path / "libwhorltest.so.12")
     assert library("whorltest", 12).cublasCreate_v2 is not None

@@ -163,7 +163,7 @@ def test_a_gpu_that_fails_in_a_run_is_gone_and_the_other_goes_on(
     status: int, says: str, blas: LibraryInStream, runtime: FakeRuntime
 ) -> None:
     first, second = cupy_devices()
-    loaded, other = load(first, twice()), load(second, twice())
+    loaded, second_loaded = load(first, twice()), load(second, twice())
     run(loaded)
     runtime.fail["eventQuery"] = status
     with pytest.raises(DeviceError, match=says) as caught:
@@ -174,8 +174,8 @@ def test_a_gpu_that_fails_in_a_run_is_gone_and_the_other_goes_on(
     for attempt in (lambda: run(loaded), lambda: finish(loaded.check()), lambda: load(first, twice())):
         with pytest.raises(DeviceError, match=says):
             attempt()
-    run(other)
-    assert finish(other.check()).wrong == 0
+    run(second_loaded)
+    assert finish(second_loaded.check()).wrong == 0
     first.close()
     second.close()
 
@@ -193,9 +193,9 @@ def test_a_kernel_that_hangs_is_given_up_and_the_other_gpu_goes_on(blas: Library
         finish(loaded.poison())
     first.close()  # the fake refuses to free while it hangs
     runtime.hang = False
-    other = load(second, twice())
-    run(other)
-    assert finish(other.check()).wrong == 0
+    second_loaded = load(second, twice())
+    run(second_loaded)
+    assert finish(second_loaded.check()).wrong == 0
     second.close()
 
 

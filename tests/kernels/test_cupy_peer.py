@@ -26,9 +26,9 @@ def refused(device: CupyDevice) -> str:
         load(device, twice(place="peer"))
     assert not caught.value.gone
     assert device.lost is None
-    own = load(device, twice())
-    run(own)
-    assert finish(own.check()).wrong == 0
+    loaded = load(device, twice())
+    run(loaded)
+    assert finish(loaded.check()).wrong == 0
     return str(caught.value)
 
 
@@ -44,7 +44,7 @@ def used_by_another_process(runtime: FakeRuntime) -> None:
             raise CUDARuntimeError(46)
         usual(number)
 
-    runtime.setDevice = set_device  # type: ignore[method-assign]
+    runtime.setDevice = set_device  # type: ignore[method-assign,assignment]
 
 
 def unreachable(runtime: FakeRuntime) -> None:

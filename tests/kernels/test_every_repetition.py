@@ -134,9 +134,9 @@ def test_the_quick_suite_checks_all_that_it_runs() -> None:
         return await measure(device, HandDevice(), Task(probe, Asked(EFFORTS["quick"]), first=False), find_kernel)
 
     for probe in quick:
-        (found,) = device.bench.run([measured(probe)])
-        assert isinstance(found, Measured), (probe.name, found)
-        ran, checked = (figure(found.figures, name) for name in ("repetitions", "checked_repetitions"))
+        (result,) = device.bench.run([measured(probe)])
+        assert isinstance(result, Measured), (probe.name, result)
+        ran, checked = (figure(result.figures, name) for name in ("repetitions", "checked_repetitions"))
         assert ran == checked, probe.name
         assert ran is not None
         assert ran > 12  # patterns of memory
@@ -252,11 +252,13 @@ def test_a_wrong_operation_is_found_whenever_there_is_one(
 def test_aliased_pages_are_found(name: str, device: CupyDevice, runtime: FakeRuntime) -> None:
     """The first page of the largest buffer and one behind its middle are the same memory."""
     loaded = load(device, small_work(name))
-    largest = max((buffer for buffer in loaded.work.buffers if buffer.place == "device"), key=lambda one: one.bytes)
-    other = (largest.bytes // 2 // PAGE + 1) * PAGE
-    if other + PAGE > largest.bytes:
+    largest = max(
+        (buffer for buffer in loaded.work.buffers if buffer.place == "device"), key=lambda buffer: buffer.bytes
+    )
+    second = (largest.bytes // 2 // PAGE + 1) * PAGE
+    if second + PAGE > largest.bytes:
         pytest.skip(f"{largest.name} has two pages at most")
-    runtime.alias(loaded.address(largest.name), 0, other, PAGE)
+    runtime.alias(loaded.address(largest.name), 0, second, PAGE)
     finish(loaded.poison())
     run(loaded, max(3, loaded.work.lap), each=1)
     assert finish(loaded.check()).wrong > 0

@@ -31,9 +31,9 @@ LOADED = "is[u] = load_past_l1(memory + v + u * threads);"
 SIZE = 1 << 18
 
 
-def patterns(repetitions: int, **more: object) -> HostDevice:
+def patterns(repetitions: int, **options: object) -> HostDevice:
     """So many of the patterns over a quarter of a MiB."""
-    device = HostDevice(small(memory.build(SMALL, size=SIZE)), seed=1, **more)  # type: ignore[arg-type]
+    device = HostDevice(small(memory.build(SMALL, size=SIZE)), seed=1, **options)  # type: ignore[arg-type]
     for _ in range(repetitions):
         device.run()
     return device
@@ -72,10 +72,15 @@ def test_every_pattern_comes_with_its_inverse_so_that_each_bit_is_tried_both_way
 
 def test_a_stuck_bit_is_named_with_its_place_and_patterns() -> None:
     device = patterns(4, edit=read_with("if (v + u * threads == 777) is[u].z |= 512u;"))
-    found = memory.findings(device.arrays["log"])
-    assert [(error.offset, error.actual ^ error.expected) for error in found.errors] == [(16 * 777 + 8, 512)] * 2
-    assert {error.pattern for error in found.errors} == {"hash of the address, inverted", "address"}
-    assert (found.rose, found.fell, found.addresses, found.pages) == (512, 0, 1, 1)
+    log = memory.findings(device.arrays["log"])
+    assert [(error.offset, error.actual ^ error.expected) for error in log.errors] == [(16 * 777 + 8, 512)] * 2
+    assert {error.pattern for error in log.errors} == {"hash of the address, inverted", "address"}
+    assert (
+        log.rose,
+        log.fell,
+        log.addresses,
+        log.pages,
+    ) == (512, 0, 1, 1)
     assert device.wrong() == 2
     assert not device.arrays["faults"][4:].any(), "no multiprocessor is to blame"
     findings = of_memory(device.arrays["log"], device.work, SMALL)

@@ -71,7 +71,7 @@ def test_every_pair_both_ways_and_all_at_once(peers: PeerGpus) -> None:
         others = {0, 1, 2} - {index}
         assert {name for name in rates if name.startswith("bandwidth")} == {
             "bandwidth_all",
-            *(f"bandwidth_to_{other}{how}" for other in others for how in ("", "_both")),
+            *(f"bandwidth_to_{peer}{suffix}" for peer in others for suffix in ("", "_both")),
         }
         assert min(rates.values()) == rates["wrong_elements"] == 0
         batches = 2 * (2 + 2 + 2)  # to this one from each: alone, with the way back, and with all
@@ -145,13 +145,13 @@ class Nccl:
     def groupStart(self) -> None:  # noqa: N802
         self._calls.clear()
 
-    def allReduce(self, own: int, out: int, count: int, kind: int, operation: int, stream: int) -> None:  # noqa: N802
+    def allReduce(self, source: int, out: int, count: int, kind: int, operation: int, stream: int) -> None:  # noqa: N802
         assert (kind, operation) == (self.NCCL_UINT32, self.NCCL_SUM)
         assert stream
-        self._calls.append((own, out, count, stream))
+        self._calls.append((source, out, count, stream))
 
     def groupEnd(self) -> None:  # noqa: N802
-        total = sum(words_at(own, count) for own, _, count, _ in self._calls)
+        total = sum(words_at(source, count) for source, _, count, _ in self._calls)
         for _, out, _, stream in self._calls:
             self._runtime.memcpyAsync(out, total.ctypes.data, total.nbytes, self._runtime.memcpyDefault, stream)
 

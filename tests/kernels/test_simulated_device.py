@@ -36,7 +36,7 @@ def exactly(seed: int, repetitions: int) -> Expected:
 def work(kernel: str = "triad", **changes: Any) -> Work:
     """A work on 16 MiB with two results."""
     step = Launch("none.cu", kernel, (1, 1, 1), (32, 1, 1), ())
-    some = Work(
+    standard = Work(
         kernel,
         "fp64",
         (
@@ -50,7 +50,7 @@ def work(kernel: str = "triad", **changes: Any) -> Work:
         outputs=(Output("y", expect), Output("n", exactly)),
         path="none",
     )
-    return replace(some, **changes)
+    return replace(standard, **changes)
 
 
 def gemm(precision: str, n: int, kernel: str = "") -> Work:
@@ -74,9 +74,9 @@ def only(device: SimulatedDevice, task: Any) -> Any:
     return result
 
 
-async def loads_and_runs(device: Device, some: Work) -> float:
+async def loads_and_runs(device: Device, kernel_work: Work) -> float:
     """Through the protocols, as a probe sees them."""
-    loaded: Loaded = await device.load(some, seed=1)
+    loaded: Loaded = await device.load(kernel_work, seed=1)
     timed = await loaded.run(20, each=1, limit_s=600)
     assert timed.times_ms.shape == (20,)
     assert timed.ended_ns - timed.began_ns == pytest.approx(timed.times_ms.sum() * 1e6, abs=2)
@@ -90,30 +90,30 @@ async def loads_and_runs(device: Device, some: Work) -> float:
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)
 def test_facts_are_those_of_the_model(model: GpuModel) -> None:
-    every = devices(model, 6)
-    facts = [device.facts for device in every]
-    assert [one.gpu for one in facts] == [who.uuid for who in every[0].bench.who]
-    assert [one.index for one in facts] == [0, 1, 2, 3, 0, 1]
-    assert [one.peers for one in facts] == [3, 3, 3, 3, 1, 1]
-    assert len({one.node for one in facts}) == 2
+    rigs = devices(model, 6)
+    facts = [device.facts for device in rigs]
+    assert [each_gpu.gpu for each_gpu in facts] == [who.uuid for who in rigs[0].bench.who]
+    assert [facts_of_gpu.index for facts_of_gpu in facts] == [0, 1, 2, 3, 0, 1]
+    assert [facts_of_gpu.peers for facts_of_gpu in facts] == [3, 3, 3, 3, 1, 1]
+    assert len({facts_of_gpu.node for facts_of_gpu in facts}) == 2
     assert facts[0].sms * (64 if model in (V100, A100) else 128) == model.lanes
     assert facts[0].memory_bytes == model.memory_gb << 30
     assert facts[0].capability == {V100: (7, 0), A100: (8, 0), H100: (9, 0), H200: (9, 0)}[model]
-    assert every[0].simulated
-    assert list(every[0].others()) == []
+    assert rigs[0].simulated
+    assert list(rigs[0].others()) == []
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
 
 
 def test_gemm_fp32_is_the_fitted_sgemm() -> None:
-    found = timing(gemm("fp32", 25_536), V100)
-    assert found.unit_s == pytest.approx(2.187, rel=0.002)
-    assert replace(found.workload, name=SGEMM.name, memory_mib=SGEMM.memory_mib) == SGEMM
+    timed = timing(gemm("fp32", 25_536), V100)
+    assert timed.unit_s == pytest.approx(2.187, rel=0.002)
+    assert replace(timed.workload, name=SGEMM.name, memory_mib=SGEMM.memory_mib) == SGEMM
     kernel = find_kernel("gemm-fp32").build(devices()[0].facts)
     assert not isinstance(kernel, Unfit)
-    found = timing(kernel, V100)
-    assert replace(found.workload, name=SGEMM.name, memory_mib=SGEMM.memory_mib) == SGEMM
+    timed = timing(kernel, V100)
+    assert replace(timed.workload, name=SGEMM.name, memory_mib=SGEMM.memory_mib) == SGEMM
 
 
 def test_parts_of_a_time_are_sizes_over_rates() -> None:
@@ -154,20 +154,24 @@ def test_every_kernel_that_fits_runs_on_every_model(model: GpuModel) -> None:
     device = devices(model)[0]
     rates, ran = rates_of(model), 0
     for name in KERNELS:
-        some = find_kernel(name).build(device.facts)
-        if isinstance(some, Unfit):
+        kernel_work = find_kernel(name).build(device.facts)
+        if isinstance(kernel_work, Unfit):
             continue
         ran += 1
-        milliseconds = only(device, loads_and_runs(device, some))
+        milliseconds = only(device, loads_and_runs(device, kernel_work))
         assert 0.2 < milliseconds < 1000, name
-        found = timing(some, model)
+        timed = timing(kernel_work, model)
         peaks = [rates.flop_per_s(model, p, tensor=True) or 0 for p in (*rates.vector, *rates.tensor)]
-        assert some.flop / found.unit_s <= max(peaks), name
-        if some.path == "dram":
-            assert some.bytes / found.unit_s <= model.bandwidth_gb_s * 1e9, name
-        shares = (found.workload.compute_share, found.workload.fixed_share, found.workload.bandwidth_share)
+        assert kernel_work.flop / timed.unit_s <= max(peaks), name
+        if kernel_work.path == "dram":
+            assert kernel_work.bytes / timed.unit_s <= model.bandwidth_gb_s * 1e9, name
+        shares = (
+            timed.workload.compute_share,
+            timed.workload.fixed_share,
+            timed.workload.bandwidth_share,
+        )
         assert all(-1e-9 <= share <= 1 + 1e-9 for share in shares), name
-        assert found.workload.compute_share + found.workload.fixed_share <= 1 + 1e-9, name
+        assert timed.workload.compute_share + timed.workload.fixed_share <= 1 + 1e-9, name
     assert ran >= 20
     assert device.bench.readings().values["memory_used"][0] < 400 << 20
 
@@ -175,23 +179,23 @@ def test_every_kernel_that_fits_runs_on_every_model(model: GpuModel) -> None:
 def test_power_rises_with_the_share_of_the_multiprocessors() -> None:
     device = devices()[0]
     watts: list[float] = []
-    seen: list[float] = []
+    power_w: list[float] = []
 
     def tick(readings: Readings, happened: list[Happening]) -> None:
-        seen.append(readings.values["power_mw"][0] / 1000)
+        power_w.append(readings.values["power_mw"][0] / 1000)
 
     for share in (0.25, 0.5, 0.75, 1.0):
-        some = find_kernel("power-share").build(device.facts, share=share)
-        assert not isinstance(some, Unfit)
-        assert timing(some, V100).workload.activity == pytest.approx(0.9 * share), "the share counts once"
+        kernel_work = find_kernel("power-share").build(device.facts, share=share)
+        assert not isinstance(kernel_work, Unfit)
+        assert timing(kernel_work, V100).workload.activity == pytest.approx(0.9 * share), "the share counts once"
 
-        async def task(some: Work) -> None:
-            loaded = await device.load(some, seed=1)
+        async def task(kernel_work: Work) -> None:
+            loaded = await device.load(kernel_work, seed=1)
             await loaded.run(1, each=2000, limit_s=60)
 
-        seen.clear()
-        device.bench.run([task(some)], on_tick=tick)
-        watts.append(float(np.median(seen[-10:])))
+        power_w.clear()
+        device.bench.run([task(kernel_work)], on_tick=tick)
+        watts.append(float(np.median(power_w[-10:])))
     assert all(b - a > 15 for a, b in pairwise(watts)), watts
 
 
@@ -199,12 +203,12 @@ def test_power_rises_with_the_share_of_the_multiprocessors() -> None:
 
 
 def test_planted_wrong_results_are_found_in_two_runs_of_five() -> None:
-    every = devices(V100, 2, "wrong_results")
-    (faulty,) = every[0].bench.fleet.planted
-    assert every[1 - faulty].bench is every[faulty].bench
+    rigs = devices(V100, 2, "wrong_results")
+    (faulty,) = rigs[0].bench.fleet.planted
+    assert rigs[1 - faulty].bench is rigs[faulty].bench
 
     async def task(device: SimulatedDevice) -> list[int]:
-        found = []
+        wrong_counts = []
         for _ in range(100):
             loaded = await device.load(work(), seed=3)
             await loaded.run(1, limit_s=1)
@@ -219,14 +223,14 @@ def test_planted_wrong_results_are_found_in_two_runs_of_five() -> None:
                 row, column = divmod(int(place.split("[")[1]), 1000)
                 right = float(rest.split(" should be ")[1])
                 assert not place.startswith("y") or right == expect(3, 1).values[row % 2, column % 3]
-            found.append(first.wrong)
+            wrong_counts.append(first.wrong)
             loaded.unload()
-        return found
+        return wrong_counts
 
-    wrong = np.array(only(every[faulty], task(every[faulty])))
+    wrong = np.array(only(rigs[faulty], task(rigs[faulty])))
     assert 25 <= np.count_nonzero(wrong) <= 55  # of a hundred, 40 expected; three standard deviations
     assert 5 < wrong[wrong > 0].mean() < 16
-    assert not np.any(only(every[1 - faulty], task(every[1 - faulty])))
+    assert not np.any(only(rigs[1 - faulty], task(rigs[1 - faulty])))
 
 
 # -- what goes wrong --------------------------------------------------------------------------------------------------
@@ -251,9 +255,9 @@ def test_a_work_that_is_too_large_leaves_nothing_behind() -> None:
 
 
 def test_a_lost_gpu_says_so_wherever_it_is_asked() -> None:
-    every = devices(V100, 2, "lost", "lost", span_s=10.0)
-    gone = int(np.flatnonzero(np.isinf(every[0].bench._simulation.onsets_s[1]))[0])
-    device = every[gone]
+    rigs = devices(V100, 2, "lost", "lost", span_s=10.0)
+    gone = int(np.flatnonzero(np.isinf(rigs[0].bench._simulation.onsets_s[1]))[0])
+    device = rigs[gone]
 
     async def task() -> None:
         loaded = await device.load(work(), seed=1)

@@ -34,14 +34,14 @@ def drawn(facts: Facts, seed: int) -> Setting:
 
 def fitting(facts: Facts, number: int, first: int = 0) -> list[Setting]:
     """So many random settings that fit."""
-    found: list[Setting] = []
+    settings: list[Setting] = []
     seed = first
-    while len(found) < number:
+    while len(settings) < number:
         setting = drawn(facts, seed)
         if fits(facts, setting) is None:
-            found.append(setting)
+            settings.append(setting)
         seed += 1
-    return found
+    return settings
 
 
 def work_of(facts: Facts, **knobs: Any) -> Work:
@@ -94,7 +94,7 @@ def test_a_knob_or_value_that_there_is_not_is_said(knobs: Setting, sentence: str
 def test_what_fits_is_a_work_of_the_device_and_half_of_the_settings_and_more_do_not(
     capability: tuple[int, int],
 ) -> None:
-    model = max(known for known in ((7, 0), (8, 0), (9, 0)) if known <= capability)
+    model = max(older for older in ((7, 0), (8, 0), (9, 0)) if older <= capability)
     facts = replace(facts_of(model), capability=capability)
     number = count(2000, short=40)
     unfit = 0
@@ -119,9 +119,9 @@ def _compiled(compiler: compiling.Compiler, sm: int, setting: Setting, facts: Fa
     launch = work_of(facts, **setting).turns[0][0]
     assert isinstance(launch, Launch)
     _, report = compiler.compile(source(launch.source), f"sm_{sm}", launch.defines)
-    found = re.search(r"function 'stress'.*?(\d+) bytes spill stores.*?Used (\d+) registers", report, re.DOTALL)
-    assert found, report
-    return int(found[2]), int(found[1])
+    report_line = re.search(r"function 'stress'.*?(\d+) bytes spill stores.*?Used (\d+) registers", report, re.DOTALL)
+    assert report_line, report
+    return int(report_line[2]), int(report_line[1])
 
 
 @needs_compiler
@@ -131,7 +131,7 @@ def test_every_setting_that_fits_compiles_for_every_architecture_and_finds_its_r
     spilled = 0
     number = count(300, short=3)
     for place, (compiler, sm) in enumerate(sample(targets * 20, short=number)[:number]):
-        model = max(known for known in ((7, 0), (8, 0), (9, 0)) if known <= divmod(sm, 10))
+        model = max(older for older in ((7, 0), (8, 0), (9, 0)) if older <= divmod(sm, 10))
         facts = replace(facts_of(model), capability=divmod(sm, 10))
         (setting,) = fitting(facts, 1, first=1000 * place)
         registers, spills = _compiled(compiler, sm, setting, facts)

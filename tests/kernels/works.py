@@ -54,13 +54,13 @@ def counted() -> Work:
 def memory(loaded: cupy_loaded.CupyLoaded, name: str) -> NDArray[Any]:
     """A buffer of a work on the stand-in, whose memory is the host's."""
     buffer = next(buffer for buffer in loaded.work.buffers if buffer.name == name)
-    there = (ctypes.c_ubyte * buffer.bytes).from_address(loaded.address(name))
-    return np.ndarray((buffer.count,), np.dtype(buffer.dtype), memoryview(there).cast("B"))
+    content = (ctypes.c_ubyte * buffer.bytes).from_address(loaded.address(name))
+    return np.ndarray((buffer.count,), np.dtype(buffer.dtype), memoryview(content).cast("B"))
 
 
 def load(device: CupyDevice, work: Work) -> cupy_loaded.CupyLoaded:
     return finish(device.load(work, seed=7))
 
 
-def run(loaded: cupy_loaded.CupyLoaded, repeats: int = 3, **more: Any) -> Timed:
-    return finish(loaded.run(repeats, **{"limit_s": 20.0, **more}))
+def run(loaded: cupy_loaded.CupyLoaded, repeats: int = 3, **options: Any) -> Timed:
+    return finish(loaded.run(repeats, **{"limit_s": 20.0, **options}))

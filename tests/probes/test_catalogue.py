@@ -29,11 +29,11 @@ def test_every_probe_has_a_kernel_that_takes_its_parameters(name: str) -> None:
     if probe.kind is Kind.EXCHANGE:
         assert isinstance(kernel.build(BIG), Unfit), "it takes several real GPUs"
         return
-    taken = inspect.signature(kernel.build).parameters
+    parameters = inspect.signature(kernel.build).parameters
     scanned = [probe.scan[0]] if probe.scan else []
-    assert {*probe.parameters, *scanned} <= set(taken)
+    assert {*probe.parameters, *scanned} <= set(parameters)
     if probe.kind is Kind.STAIRCASE:
-        assert "share" in taken
+        assert "share" in parameters
     work = kernel.build(BIG, **probe.parameters)
     assert not isinstance(work, Unfit), f"an H100 can run it: {work}"
     if probe.figure == "latency" or probe.figure == "operation_rate":

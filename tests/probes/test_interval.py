@@ -23,9 +23,12 @@ def wandering(random: np.random.Generator, n: int, correlation: float, *, skewed
 def coverage(n: int, correlation: float, trials: int = 600, *, skewed: bool = False) -> tuple[float, float]:
     """How often the interval holds the median, of those that it calls settled, and how often it does so."""
     random = np.random.default_rng(n)
-    found = [interval_of(wandering(random, n, correlation, skewed=skewed)) for _ in range(trials)]
-    settled = [one for one in found if one.settled]
-    held = [one.low is not None and one.high is not None and one.low <= 100 <= one.high for one in settled]
+    intervals = [interval_of(wandering(random, n, correlation, skewed=skewed)) for _ in range(trials)]
+    settled = [interval for interval in intervals if interval.settled]
+    held = [
+        interval.low is not None and interval.high is not None and interval.low <= 100 <= interval.high
+        for interval in settled
+    ]
     return float(np.mean(held)), len(settled) / trials
 
 

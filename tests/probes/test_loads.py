@@ -52,7 +52,7 @@ def test_every_gpu_has_its_identity_and_all_its_readings(campaign: tuple[Store, 
     assert stored.rows["telemetry"] == 24 * 720 == number(store, "select count(*) from telemetry")
     (span,) = rows(store, "select min(ts)::varchar a, max(ts)::varchar b, count(distinct ts) n from telemetry")
     assert span == {"a": "2026-01-05 00:00:01", "b": "2026-01-05 00:12:00", "n": 720}
-    gone = sum(one.kind == "lost" for one in stored.planted)
+    gone = sum(fault.kind == "lost" for fault in stored.planted)
     assert number(store, "select count(distinct gpu) from telemetry where power_mw is null") == gone == 2
     assert number(store, "select count(*) from telemetry where (power_mw is null) <> (energy_mj is null)") == 0
 
@@ -67,38 +67,45 @@ def test_a_turn_is_a_run_and_its_times_follow_the_clock(campaign: tuple[Store, F
         store,
         "select gpu, repeat, value, sm_clock_mhz f from measurements where status = 'ok' and figure = 'time'",
     )
-    assert {one["repeat"] for one in good} == {0, 1, 2}
-    for one in good:
-        clock = one["f"]
+    assert {row["repeat"] for row in good} == {0, 1, 2}
+    for row in good:
+        clock = row["f"]
         expected = unit_ms(SGEMM, V100) * (SGEMM.compute_share * V100.max_clock_mhz / clock + 1 - SGEMM.compute_share)
-        assert one["value"] == pytest.approx(expected, rel=0.02)
+        assert row["value"] == pytest.approx(expected, rel=0.02)
     (conditions,) = rows(store, "select distinct conditions from runs where status = 'ok'")
-    told = conditions["conditions"]
-    assert told["simulated"] is True
-    assert (told["warm_up_s"], told["repeat_s"], told["seed"], told["power_limit_w"]) == (20.0, 10.0, 7, 300)
+    noted = conditions["conditions"]
+    assert noted["simulated"] is True
+    assert (noted["warm_up_s"], noted["repeat_s"], noted["seed"], noted["power_limit_w"]) == (
+        20.0,
+        10.0,
+        7,
+        300,
+    )
 
 
 def test_what_went_wrong_with_a_run_is_said(campaign: tuple[Store, Fleet, Stored]) -> None:
     store, _, stored = campaign
-    wrong = next(one.uuid for one in stored.planted if one.kind == "wrong_results")
+    wrong = next(fault.uuid for fault in stored.planted if fault.kind == "wrong_results")
     bad = rows(store, "select gpu, status from runs where status = 'wrong_result'")
-    assert {one["gpu"] for one in bad} == {wrong}
+    assert {row["gpu"] for row in bad} == {wrong}
     counted = rows(store, "select gpu, status, value from measurements where figure = 'wrong_elements' and value > 0")
     assert len(counted) == len(bad) > 0
-    assert {one["status"] for one in counted} == {"wrong_result"}
-    said = {one["status_detail"] for one in rows(store, "select status_detail from runs where status = 'wrong_result'")}
-    assert said == {f"{one['value']:.0f} elements of the result are wrong" for one in counted}
-    lost = {one.uuid: one for one in stored.planted if one.kind == "lost"}
+    assert {row["status"] for row in counted} == {"wrong_result"}
+    details = {
+        row["status_detail"] for row in rows(store, "select status_detail from runs where status = 'wrong_result'")
+    }
+    assert details == {f"{row['value']:.0f} elements of the result are wrong" for row in counted}
+    lost = {fault.uuid: fault for fault in stored.planted if fault.kind == "lost"}
     for gpu, planted in lost.items():
-        mine = rows(store, f"select status, epoch_ns(began) b, epoch_ns(ended) e from runs where gpu = '{gpu}'")
-        for run in mine:
+        runs = rows(store, f"select status, epoch_ns(began) b, epoch_ns(ended) e from runs where gpu = '{gpu}'")
+        for run in runs:
             assert planted.began_ns is not None
             away = run["e"] > planted.began_ns and (planted.ended_ns is None or run["b"] < planted.ended_ns)
             assert (run["status"] == "lost") == away
         events = rows(store, f"select kind, epoch_ns(ts) t from events where gpu = '{gpu}'")
-        kinds = {one["kind"] for one in events}
+        kinds = {row["kind"] for row in events}
         assert kinds == {"xid", "lost"} | ({"returned", "counter_reset"} if planted.ended_ns else set())
-        assert {one["t"] for one in events} == {planted.began_ns, planted.ended_ns} - {None}
+        assert {row["t"] for row in events} == {planted.began_ns, planted.ended_ns} - {None}
     assert number(store, "select count(*) from results join runs using (run_id) where status = 'lost'") == 0
 
 
@@ -107,8 +114,8 @@ def test_the_truth_stands_apart(campaign: tuple[Store, Fleet, Stored]) -> None:
     truth = rows(
         store, "select gpu, kind, epoch_ns(began) b, epoch_ns(ended) e, seed, model from truth where kind <> 'ok'"
     )
-    assert {(one["gpu"], one["kind"], one["b"], one["e"]) for one in truth} == {
-        (one.uuid, one.kind, one.began_ns, one.ended_ns) for one in stored.planted
+    assert {(row["gpu"], row["kind"], row["b"], row["e"]) for row in truth} == {
+        (fault.uuid, fault.kind, fault.began_ns, fault.ended_ns) for fault in stored.planted
     }
     assert number(store, "select count(*) from truth") == 24
     silicon = dict(rows(store, "select silicon from truth order by gpu limit 1")[0]["silicon"])
@@ -131,8 +138,8 @@ def test_a_fleets_campaigns_follow_each_other(tmp_path: Path) -> None:
         run_steady(store, fleet, find_load("stream"), began_ns=FIRST_NS)
     with pytest.raises(InputError, match="with other faults"):
         run_steady(store, Fleet.draw(V100, 4, 1, faults=1), find_load("stream"))
-    other = run_steady(store, fleet, find_load("stream"), began_ns=FIRST_NS, cluster="it's another")
-    assert other.rows["runs"] == 4
+    elsewhere = run_steady(store, fleet, find_load("stream"), began_ns=FIRST_NS, cluster="it's another")
+    assert elsewhere.rows["runs"] == 4
 
 
 def test_a_campaign_claims_its_time_before_it_stores_anything(tmp_path: Path) -> None:
@@ -150,21 +157,21 @@ def test_a_campaign_claims_its_time_before_it_stores_anything(tmp_path: Path) ->
     again = run_steady(store, fleet, gemm, runs=3)
     assert again.before
     assert (again.began_ns, again.rows["runs"]) == (FIRST_NS, 2 * 4)
-    whole = run_steady(other := new_store(tmp_path / "T"), fleet, gemm, runs=3)
-    mine = f"select * from runs where campaign = '{again.campaign}' order by all"
-    assert whole.campaign == again.campaign != earlier.campaign
-    assert store.sql(mine).equals(other.sql(mine)), "what came between did not age the fleet"
+    uninterrupted = run_steady(fresh := new_store(tmp_path / "T"), fleet, gemm, runs=3)
+    query = f"select * from runs where campaign = '{again.campaign}' order by all"
+    assert uninterrupted.campaign == again.campaign != earlier.campaign
+    assert store.sql(query).equals(fresh.sql(query)), "what came between did not age the fleet"
 
 
 def test_each_gpu_ends_a_steady_run_when_its_work_is_done(tmp_path: Path) -> None:
     store, fleet = new_store(tmp_path / "S"), Fleet.draw(V100, 8, 1, faults=1, kinds=("pinned",))
     run_steady(store, fleet, find_load("gemm"))
-    for one in rows(
+    for row in rows(
         store,
         "select run_id, any_value(epoch_ns(r.ended) - epoch_ns(r.began)) ns, 100 * avg(value) ms "
         "from runs r join results using (run_id) where figure = 'time' group by 1",
     ):
-        assert one["ns"] == pytest.approx(1e6 * one["ms"], abs=1000)
+        assert row["ns"] == pytest.approx(1e6 * row["ms"], abs=1000)
 
 
 @pytest.mark.long
@@ -175,7 +182,7 @@ def test_steady_and_stepped_campaigns_agree(campaign: tuple[Store, Fleet, Stored
     run_load(stepped, fleet, load, hours=0.1)
     run_steady(steady, fleet, load, runs=3)
     query = "select gpu, median(value) v from measurements where figure = 'time' and status = 'ok' group by gpu"
-    a, b = ({one["gpu"]: one["v"] for one in rows(one, query)} for one in (stepped, steady))
+    a, b = ({row["gpu"]: row["v"] for row in rows(store, query)} for store in (stepped, steady))
     common = sorted(set(a) & set(b))
     assert len(common) >= 21
     assert [a[gpu] for gpu in common] == pytest.approx([b[gpu] for gpu in common], rel=0.01)

@@ -123,8 +123,8 @@ def test_a_hanging_gpu_does_not_keep_the_block_from_ending(gpus: list[str], nvml
     fed = Fed()
     with NodeWatch(fed, None, node="n1", interval_s=0.02):
         nvml.add("gpu 2 hang")
-        seen = len(fed.of(gpus[0]))
-        until(lambda: len(fed.of(gpus[0])) > seen + 3)  # after 5 s it is given up
+        before = len(fed.of(gpus[0]))
+        until(lambda: len(fed.of(gpus[0])) > before + 3)  # after 5 s it is given up
     assert fed.of(gpus[0])[-1]["power_mw"] is not None
     assert fed.of(gpus[2])[-1]["power_mw"] is None
     nvml.remove("gpu 2 hang")
@@ -151,8 +151,8 @@ def test_settings_that_move_figures(gpus: list[str], nvml: NvmlLibrary) -> None:
         "persistence": True,
         "ecc": True,
     }
-    told = settings_of(gpus[2])
-    assert told["ecc"] is None
-    assert told["power_limit_w"] is None
+    settings = settings_of(gpus[2])
+    assert settings["ecc"] is None
+    assert settings["power_limit_w"] is None
     assert set(settings_of("GPU-none").values()) == {None}
     assert not nvml.setters()

@@ -96,12 +96,12 @@ def test_coding_breaks_even_on_the_link_that_the_probe_says(bits: int, monkeypat
 
 @pytest.mark.long
 def test_a_planted_node_is_named_and_no_other_gpu(tmp_path: Path) -> None:
-    where = ["--store", str(tmp_path / "store")]
+    store = ["--store", str(tmp_path / "store")]
     for sitting in ("one", "two"):
         fleet = ["--backend", "simulated:gpus=96,fault=poor_overlap", "--campaign", sitting]
-        answer = CliRunner().invoke(cli, ["probe", "run", "overlap-embedding", "--suite", "quick", *fleet, *where])
+        answer = CliRunner().invoke(cli, ["probe", "run", "overlap-embedding", "--suite", "quick", *fleet, *store])
         assert answer.exit_code == 0, answer.output
-    rows = json.loads(CliRunner().invoke(cli, ["verdicts", "--json", *where]).output)["rows"]
+    rows = json.loads(CliRunner().invoke(cli, ["verdicts", "--json", *store]).output)["rows"]
     drawn = Fleet.draw(V100, 96, 1, faults=1, kinds=["poor_overlap"])
     nodes = {identity.host for gpu, identity in enumerate(identities(1, 96, V100.name)) if gpu in drawn.planted}
     assert {(row["level"], row["name"], row["kind"]) for row in rows} == {("node", *nodes, "slow")}

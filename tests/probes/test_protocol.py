@@ -49,21 +49,21 @@ def noisy(share: float, seed: int = 1) -> Iterator[float]:
 
 def test_a_steady_work_is_checked_warmed_up_measured_and_checked_again() -> None:
     device = HandDevice()
-    found = run(device)
+    result = run(device)
     order = [call for i, call in enumerate(device.calls) if i == 0 or device.calls[i - 1] != call]
     tried = ["load", "poison", "run", "check", "poison", "run"]
     assert order == [*tried, "hurry True", "run", "check", "hurry False", "unload"]
-    assert found.status == "ok"
-    assert found.ended_by == "precise"
-    assert figure(found.figures, "time_median") == 2.0
-    assert figure(found.figures, "rate") == pytest.approx(0.5)  # a million FLOP in 2 ms
-    assert figure(found.figures, "bandwidth") == pytest.approx(1.0)
-    assert figure(found.figures, "operation_rate") == pytest.approx(0.0005)
-    assert figure(found.figures, "checked_elements") == 20
-    assert figure(found.figures, "wrong_elements") == 0
-    assert figure(found.figures, "repetitions") == sum(repeats * each for repeats, each in device.batches)
-    assert found.conditions["each"] == 10  # repetitions of 2 ms, so that a repeat takes 20 ms
-    assert found.conditions["steady"] is True
+    assert result.status == "ok"
+    assert result.ended_by == "precise"
+    assert figure(result.figures, "time_median") == 2.0
+    assert figure(result.figures, "rate") == pytest.approx(0.5)  # a million FLOP in 2 ms
+    assert figure(result.figures, "bandwidth") == pytest.approx(1.0)
+    assert figure(result.figures, "operation_rate") == pytest.approx(0.0005)
+    assert figure(result.figures, "checked_elements") == 20
+    assert figure(result.figures, "wrong_elements") == 0
+    assert figure(result.figures, "repetitions") == sum(repeats * each for repeats, each in device.batches)
+    assert result.conditions["each"] == 10  # repetitions of 2 ms, so that a repeat takes 20 ms
+    assert result.conditions["steady"] is True
 
 
 def test_the_first_and_the_last_repeat_are_not_counted() -> None:
@@ -88,11 +88,11 @@ def test_the_first_and_the_last_repeat_are_not_counted() -> None:
         return loaded
 
     device.load = watched  # type: ignore[method-assign]
-    found = run(device)
-    times_ms = [row.value for row in found.figures if row.name == "time"]
+    result = run(device)
+    times_ms = [row.value for row in result.figures if row.name == "time"]
     assert set(times_ms) == {2.0}
-    assert [row.repeat for row in found.figures if row.name == "time"] == list(range(len(times_ms)))
-    assert found.conditions["repeats"] == len(times_ms) == device.batches[-1][0] - 2
+    assert [row.repeat for row in result.figures if row.name == "time"] == list(range(len(times_ms)))
+    assert result.conditions["repeats"] == len(times_ms) == device.batches[-1][0] - 2
 
 
 def test_it_repeats_until_the_interval_is_as_narrow_as_asked() -> None:
@@ -108,28 +108,28 @@ def test_it_repeats_until_the_interval_is_as_narrow_as_asked() -> None:
 
 
 def test_it_ends_at_the_time_limit_where_precision_is_out_of_reach() -> None:
-    found = answered(HandDevice(times_ms=noisy(0.05)), Asked(QUICK, precision=1e-5, time_limit_s=3.0))
-    assert isinstance(found, Measured)
-    assert found.ended_by == "time limit"
-    assert 2.0 <= (found.ended_ns - found.began_ns) / 1e9 <= 3.1
+    result = answered(HandDevice(times_ms=noisy(0.05)), Asked(QUICK, precision=1e-5, time_limit_s=3.0))
+    assert isinstance(result, Measured)
+    assert result.ended_by == "time limit"
+    assert 2.0 <= (result.ended_ns - result.began_ns) / 1e9 <= 3.1
 
 
 def test_even_the_slowest_work_is_repeated_three_times() -> None:
-    found = run(HandDevice(times_ms=constant(4000.0)))
-    assert found.ended_by == "time limit"
-    assert found.conditions["repeats"] == 3
-    assert figure(found.figures, "time_low") is None
+    result = run(HandDevice(times_ms=constant(4000.0)))
+    assert result.ended_by == "time limit"
+    assert result.conditions["repeats"] == 3
+    assert figure(result.figures, "time_low") is None
 
 
 def test_warming_up_lasts_until_times_are_steady() -> None:
     falling = chain((30.0 * 0.98 ** (i / 8) for i in range(160)), constant(20.0))
     device = HandDevice(times_ms=falling)
-    found = answered(device, Asked(replace(QUICK, warm_up_s=30.0)))
-    assert isinstance(found, Measured)
-    assert found.conditions["steady"] is True
-    assert isinstance(found.conditions["warm_up_s"], float)
-    assert found.conditions["warm_up_s"] > 3.0
-    assert figure(found.figures, "time_median") == 20.0
+    result = answered(device, Asked(replace(QUICK, warm_up_s=30.0)))
+    assert isinstance(result, Measured)
+    assert result.conditions["steady"] is True
+    assert isinstance(result.conditions["warm_up_s"], float)
+    assert result.conditions["warm_up_s"] > 3.0
+    assert figure(result.figures, "time_median") == 20.0
     short = answered(HandDevice(times_ms=(30.0 * 0.999**i for i in range(10_000))), Asked(QUICK))
     assert isinstance(short, Measured)
     assert short.conditions["steady"] is False
@@ -137,21 +137,21 @@ def test_warming_up_lasts_until_times_are_steady() -> None:
 
 def test_warming_up_lasts_until_the_temperature_is_steady() -> None:
     warms = HandDevice(temperature_c=lambda s: 70 - 40 * float(np.exp(-s / 3)))
-    found = answered(warms, Asked(replace(QUICK, warm_up_s=60.0)))
-    assert isinstance(found, Measured)
-    assert found.conditions["steady"] is True
+    result = answered(warms, Asked(replace(QUICK, warm_up_s=60.0)))
+    assert isinstance(result, Measured)
+    assert result.conditions["steady"] is True
     # 13 K/s at first; the mean slope over a second falls below 0.5 K/s after about ten.
-    assert 8 < float(str(found.conditions["warm_up_s"])) < 14
-    assert found.conditions["start_temperature_c"] == pytest.approx(30, abs=2)
+    assert 8 < float(str(result.conditions["warm_up_s"])) < 14
+    assert result.conditions["start_temperature_c"] == pytest.approx(30, abs=2)
     assert run(warms).conditions["steady"] is True
 
 
 def test_it_cools_down_to_the_asked_temperature_or_as_long_as_it_may() -> None:
     cools = HandDevice(temperature_c=lambda s: 30 + 40 * float(np.exp(-s / 10)))
-    found = answered(cools, Asked(QUICK, start_temperature_c=40.0))
-    assert isinstance(found, Measured)
-    assert 13 <= float(str(found.conditions["cool_down_s"])) <= 16
-    assert float(str(found.conditions["start_temperature_c"])) <= 40
+    result = answered(cools, Asked(QUICK, start_temperature_c=40.0))
+    assert isinstance(result, Measured)
+    assert 13 <= float(str(result.conditions["cool_down_s"])) <= 16
+    assert float(str(result.conditions["start_temperature_c"])) <= 40
     never = answered(HandDevice(temperature_c=lambda s: 60.0), Asked(QUICK, start_temperature_c=40.0, cool_down_s=7.0))
     assert isinstance(never, Measured)
     assert never.conditions["cool_down_s"] == 7.0
@@ -159,33 +159,33 @@ def test_it_cools_down_to_the_asked_temperature_or_as_long_as_it_may() -> None:
 
 
 def test_energy_is_the_counters() -> None:
-    found = run(HandDevice(temperature_c=lambda s: 50.0))
-    assert figure(found.figures, "energy") == pytest.approx(120 * 0.002)
-    assert figure(found.figures, "efficiency") == pytest.approx(1e-3 / 0.24)
-    assert found.conditions["energy_from"] == "counter"
+    result = run(HandDevice(temperature_c=lambda s: 50.0))
+    assert figure(result.figures, "energy") == pytest.approx(120 * 0.002)
+    assert figure(result.figures, "efficiency") == pytest.approx(1e-3 / 0.24)
+    assert result.conditions["energy_from"] == "counter"
     blind = run(HandDevice())
     assert figure(blind.figures, "energy") is None
     assert blind.conditions["energy_from"] is None
 
 
-@pytest.mark.parametrize("when", [0, 1])
-def test_a_wrong_result_is_found_before_and_after(when: int) -> None:
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_wrong_result_is_found_before_and_after(place: int) -> None:
     verdicts = [Verdict(10, 0), Verdict(10, 0)]
-    verdicts[when] = Verdict(10, 3, "c[4] is 2 and should be 1", 9.0)
-    found = run(HandDevice(verdicts=verdicts))
-    assert found.status is Outcome.WRONG_RESULT
-    assert found.status_detail == "3 of 20 elements of the result are wrong; the first: c[4] is 2 and should be 1"
-    assert figure(found.figures, "wrong_elements") == 3
-    assert figure(found.figures, "time_median") == 2.0, "the figures are kept all the same"
+    verdicts[place] = Verdict(10, 3, "c[4] is 2 and should be 1", 9.0)
+    result = run(HandDevice(verdicts=verdicts))
+    assert result.status is Outcome.WRONG_RESULT
+    assert result.status_detail == "3 of 20 elements of the result are wrong; the first: c[4] is 2 and should be 1"
+    assert figure(result.figures, "wrong_elements") == 3
+    assert figure(result.figures, "time_median") == 2.0, "the figures are kept all the same"
 
 
 def test_wrong_elements_are_told_by_multiprocessor_and_checks_add_up() -> None:
     verdicts = [Verdict(10, 1, "a", 1.0, 5, {7: 1}), Verdict(30, 4, "b", 2.0, 20, {7: 2, 3: 2})]
-    found = run(HandDevice(verdicts=verdicts))
+    result = run(HandDevice(verdicts=verdicts))
     says = "5 of 40 elements of the result are wrong; the first: a; by multiprocessor: 7: 3, 3: 2"
-    assert found.status_detail == says
-    assert found.conditions["wrong_by_sm"] == {"3": 2, "7": 3}
-    assert figure(found.figures, "checked_repetitions") == 25
+    assert result.status_detail == says
+    assert result.conditions["wrong_by_sm"] == {"3": 2, "7": 3}
+    assert figure(result.figures, "checked_repetitions") == 25
 
 
 @pytest.mark.parametrize(("takes_ms", "size"), [(250.0, 0.024), (0.02, 300.0), (6.0, 1.0)])
@@ -242,13 +242,13 @@ def test_somebody_who_wants_to_stop_waits_for_one_batch_at_most() -> None:
 
 
 def test_a_scan_measures_each_value() -> None:
-    found = run(HandDevice(), kind=Kind.SCAN, scan=("size", (0, 1, 2)), figure="latency_at_1")
-    assert figure(found.figures, "latency_at_1") == pytest.approx(2000.0)
-    assert figure(found.figures, "rate_at_2") == pytest.approx(1.0)
-    assert figure(found.figures, "time_median_at_0") is None, "there is no work of size 0"
-    assert figure(found.figures, "time") is None
-    repeats = [one.repeat for one in found.figures if one.name == "time_at_1"]
-    assert repeats == list(range(int(figure(found.figures, "repeats_at_1") or 0)))
+    result = run(HandDevice(), kind=Kind.SCAN, scan=("size", (0, 1, 2)), figure="latency_at_1")
+    assert figure(result.figures, "latency_at_1") == pytest.approx(2000.0)
+    assert figure(result.figures, "rate_at_2") == pytest.approx(1.0)
+    assert figure(result.figures, "time_median_at_0") is None, "there is no work of size 0"
+    assert figure(result.figures, "time") is None
+    repeats = [row.repeat for row in result.figures if row.name == "time_at_1"]
+    assert repeats == list(range(int(figure(result.figures, "repeats_at_1") or 0)))
     assert len(repeats) >= 3
     nothing = answered(HandDevice(), kind=Kind.SCAN, scan=("size", (0,)))
     assert nothing == Unrun("there is no work of size 0")
@@ -262,10 +262,10 @@ def test_a_wave_that_is_too_short_for_the_work_is_refused() -> None:
 
 def test_a_wave_keeps_its_period_and_duty() -> None:
     device = HandDevice()
-    found = answered(device, Asked(QUICK, period_s=0.5, duty=0.2), kind=Kind.SQUARE)
-    assert isinstance(found, Measured)
-    assert figure(found.figures, "duty_found") == pytest.approx(20.0)
-    assert (found.ended_ns - found.began_ns) / 1e9 == pytest.approx(5.0)  # ten periods; three came before
+    result = answered(device, Asked(QUICK, period_s=0.5, duty=0.2), kind=Kind.SQUARE)
+    assert isinstance(result, Measured)
+    assert figure(result.figures, "duty_found") == pytest.approx(20.0)
+    assert (result.ended_ns - result.began_ns) / 1e9 == pytest.approx(5.0)  # ten periods; three came before
     assert device.batches[-13:] == [(50, 1)] * 13
     assert device.calls.count("hurry True") == device.calls.count("hurry False") == 1
 
@@ -279,10 +279,10 @@ def test_a_gpu_whose_clock_still_climbs_is_not_cut_off_on_the_way() -> None:
             yield 30.0 - min(device.clock_ns / 1e9, 4.0) * 5
 
     device.times_ms = climbing()
-    found = run(device)
-    warm_s = float(str(found.conditions["warm_up_s"]))
+    result = run(device)
+    warm_s = float(str(result.conditions["warm_up_s"]))
     assert QUICK.warm_up_s < 4.0 < warm_s <= QUICK.first_warm_up_s
-    assert figure(found.figures, "time_median") == 10.0
+    assert figure(result.figures, "time_median") == 10.0
     endless = run(HandDevice(times_ms=(30.0 * 0.995**i for i in range(10_000))))
     assert float(str(endless.conditions["warm_up_s"])) <= QUICK.first_warm_up_s
     assert endless.conditions["steady"] is False
@@ -292,8 +292,8 @@ def test_ending_when_the_interval_is_narrow_does_not_spoil_it() -> None:
     """Looking at the interval after every batch makes it too narrow in principle: not by much."""
     held = []
     for seed in range(200):
-        found = run(HandDevice(times_ms=noisy(0.01, seed)))
-        low, _, high = median_interval(found)
+        result = run(HandDevice(times_ms=noisy(0.01, seed)))
+        low, _, high = median_interval(result)
         held.append(low <= 25.0 <= high)
     assert np.mean(held) >= 0.92  # 95 %, less twice the standard error of 200 runs
 
@@ -307,10 +307,10 @@ def test_repeats_that_hang_together_are_not_called_precise() -> None:
             value = 0.98 * value + 0.2 * random.standard_normal()
             yield 25.0 * (1 + 0.001 * value)
 
-    found = [run(HandDevice(times_ms=wandering(seed))) for seed in range(30)]
-    deceptive = [one for one in found if not one.conditions["independent"]]
+    result = [run(HandDevice(times_ms=wandering(seed))) for seed in range(30)]
+    deceptive = [answer for answer in result if not answer.conditions["independent"]]
     assert len(deceptive) > 10
-    assert {one.ended_by for one in deceptive} == {"time limit"}
+    assert {answer.ended_by for answer in deceptive} == {"time limit"}
 
 
 def test_the_drift_is_that_of_the_second_half() -> None:
@@ -322,9 +322,9 @@ def test_the_drift_is_that_of_the_second_half() -> None:
 
 def test_as_many_repeats_as_are_kept_are_no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whorl.probes.steps._ENOUGH", 50)
-    found = run(HandDevice(times_ms=noisy(0.5)), asked=Asked(QUICK, precision=1e-9, time_limit_s=1e6))
-    assert found.ended_by == "most repeats"
-    assert found.conditions["repeats"] == 50
+    result = run(HandDevice(times_ms=noisy(0.5)), asked=Asked(QUICK, precision=1e-9, time_limit_s=1e6))
+    assert result.ended_by == "most repeats"
+    assert result.conditions["repeats"] == 50
 
 
 @pytest.mark.parametrize(("window_s", "period_s"), [(1.0, 0.1), (0.2, 0.02), (0.0, 0.1)])
@@ -333,9 +333,9 @@ def test_a_sensor_that_averages_shows_by_how_it_falls(window_s: float, period_s:
     at = np.arange(0.0, 2.0, 0.01)
     ticks = np.floor(at / period_s + 0.5) * period_s - period_s / 2  # half a period after the end comes the first one
     share = np.clip(ticks / window_s, 0, 1) if window_s else (ticks > 0).astype(np.float64)
-    fall = Window(shown_w=np.array([300.0 - 250 * one for one in share.tolist()]), shown_s=at)
+    fall = Window(shown_w=np.array([300.0 - 250 * row for row in share.tolist()]), shown_s=at)
     turns = np.arange(0.0, 6.0, period_s)
     wave = Window(shown_w=np.array([100.0 + i % 2 for i in range(len(turns))]), shown_s=turns)
-    found = {one.name: one.value for one in figures.of_sensor(wave, 300.0, 50.0, fall)}
-    assert found["sensor_period"] == pytest.approx(1000 * period_s)
-    assert found["sensor_window"] == pytest.approx(1000 * window_s, abs=1000 * period_s)
+    result = {row.name: row.value for row in figures.of_sensor(wave, 300.0, 50.0, fall)}
+    assert result["sensor_period"] == pytest.approx(1000 * period_s)
+    assert result["sensor_window"] == pytest.approx(1000 * window_s, abs=1000 * period_s)

@@ -169,8 +169,8 @@ def test_what_another_boot_or_machine_left_is_not_restored(nvml: NvmlLibrary, st
 def test_without_permission_the_file_stays_for_one_who_may(nvml: NvmlLibrary, state: Path) -> None:
     path, gpus = left_by_a_killed_process(nvml, state)
     nvml.add("root no")
-    told = restore_left_over()
-    assert "setting the power limit needs root" in told[0]
+    sentences = restore_left_over()
+    assert "setting the power limit needs root" in sentences[0]
     assert limit_w(gpus[0]) == 500
     assert path.exists()
     nvml.remove("root no")
@@ -182,8 +182,8 @@ def test_without_permission_the_file_stays_for_one_who_may(nvml: NvmlLibrary, st
 def test_a_gpu_that_is_not_here_waits_for_its_return(nvml: NvmlLibrary, state: Path) -> None:
     path, gpus = left_by_a_killed_process(nvml, state)
     nvml.add("gpus 2")
-    told = restore_left_over()
-    assert any(gpus[2] in sentence and "does not show this GPU" in sentence for sentence in told)
+    sentences = restore_left_over()
+    assert any(gpus[2] in sentence and "does not show this GPU" in sentence for sentence in sentences)
     assert [limit_w(gpu) for gpu in gpus[:2]] == [700, 700]
     assert [note.stem for note in notes(state)] == [f"restore-{gpus[2]}"]
     with Settings(gpus[:2], power_limit_w=400):  # a GPU that is gone keeps nobody from the others
@@ -194,8 +194,8 @@ def test_a_gpu_that_is_not_here_waits_for_its_return(nvml: NvmlLibrary, state: P
     assert not path.exists()
 
 
-@pytest.mark.parametrize(("number", "told"), [(errno.EIO, 1), (errno.EACCES, 0)])
-def test_a_folder_that_cannot_be_read(state: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: int) -> None:
+@pytest.mark.parametrize(("number", "count"), [(errno.EIO, 1), (errno.EACCES, 0)])
+def test_a_folder_that_cannot_be_read(state: Path, monkeypatch: pytest.MonkeyPatch, number: int, count: int) -> None:
     state.mkdir()
 
     def refused(_: object) -> Iterator[Any]:
@@ -203,19 +203,19 @@ def test_a_folder_that_cannot_be_read(state: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(os, "scandir", refused)
     sentences = restore_left_over()
-    assert len(sentences) == told, "of another user's folder there is nothing to say"
+    assert len(sentences) == count, "of another user's folder there is nothing to say"
     assert all(os.strerror(number) in sentence and str(state) in sentence for sentence in sentences)
 
 
 def test_two_that_start_at_once_restore_once(nvml: NvmlLibrary, state: Path) -> None:
     path, gpus = left_by_a_killed_process(nvml, state, "latency 50000 nvmlDeviceResetGpuLockedClocks")
-    told: list[list[str]] = []
-    threads = [threading.Thread(target=lambda: told.append(restore_left_over())) for _ in range(3)]
+    sentences: list[list[str]] = []
+    threads = [threading.Thread(target=lambda: sentences.append(restore_left_over())) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE_S)
-    assert sum(map(len, told)) == 6
+    assert sum(map(len, sentences)) == 6
     assert limit_w(gpus[0]) == 700
     assert not path.exists()
 

@@ -114,19 +114,22 @@ def small_chunks() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def whole(small_chunks: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Whole]:
+def uninterrupted(small_chunks: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Whole]:
     """Each campaign in a store of its own; read only."""
-    found = {}
+    by_name = {}
     for name in TRIED:
         store = new_store(tmp_path_factory.mktemp("whole") / name)
-        with patch.object(os, "replace", wraps=os.replace) as one, patch.object(os, "rename", wraps=os.rename) as other:
+        with (
+            patch.object(os, "replace", wraps=os.replace) as replaced,
+            patch.object(os, "rename", wraps=os.rename) as renamed,
+        ):
             CAMPAIGNS[name](store)
-        found[name] = Whole(store.root, one.call_count + other.call_count)
-    return found
+        by_name[name] = Whole(store.root, replaced.call_count + renamed.call_count)
+    return by_name
 
 
 @pytest.fixture(scope="module")
-def killed(whole: dict[str, Whole], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+def killed(uninterrupted: dict[str, Whole], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     """By campaign: stores in which it was killed twice."""
     random = np.random.default_rng(7)
     folder = tmp_path_factory.mktemp("killed")
@@ -135,7 +138,7 @@ def killed(whole: dict[str, Whole], tmp_path_factory: pytest.TempPathFactory) ->
         (name, str(new_store(store).root), int(random.integers(1, part + 1)), bool(random.integers(2)))
         for name in TRIED
         for store in stores[name]
-        for part in (3 * whole[name].moves // 4, whole[name].moves // 2)
+        for part in (3 * uninterrupted[name].moves // 4, uninterrupted[name].moves // 2)
     ]
     command = [sys.executable, "-c", DYING, json.dumps(deaths)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2700)
@@ -151,9 +154,9 @@ def is_complete(store: Path) -> bool:
     return bool(len(rows)) and compute.max(rows["stored_to"]).value >= compute.min(rows["ended"]).value
 
 
-def assert_same_rows(one: Path, other: Path) -> None:
+def assert_same_rows(first_store: Path, second_store: Path) -> None:
     """The same rows of every table; `campaigns` says in both that all is stored, and to the same instant."""
-    first, second = Store.open(one), Store.open(other)
+    first, second = Store.open(first_store), Store.open(second_store)
     for table in TABLES:
         assert sorted_rows(first, table).equals(sorted_rows(second, table)), table
     assert campaigns(first).equals(campaigns(second))
@@ -177,33 +180,33 @@ def sorted_rows(store: Store, table: str) -> pa.Table:
 @pytest.mark.long
 @pytest.mark.parametrize("name", TRIED)
 def test_a_campaign_killed_at_any_point_ends_with_the_same_rows(
-    name: str, whole: dict[str, Whole], killed: dict[str, list[Path]]
+    name: str, uninterrupted: dict[str, Whole], killed: dict[str, list[Path]]
 ) -> None:
     """Each was killed twice, and is then run to its end."""
-    assert whole[name].moves > 20
+    assert uninterrupted[name].moves > 20
     for store in killed[name]:
         if not is_complete(store):
             CAMPAIGNS[name](Store.open(store))
-        assert_same_rows(whole[name].store, store)
+        assert_same_rows(uninterrupted[name].store, store)
 
 
 @pytest.mark.long
 def test_a_campaign_without_a_name_of_its_own_goes_on_under_the_one_it_has(tmp_path: Path) -> None:
     """As `whorl demo`, whose campaigns are named after the time at which they begin."""
-    whole, stopped = new_store(tmp_path / "whole"), new_store(tmp_path / "stopped")
+    uninterrupted, stopped = new_store(tmp_path / "whole"), new_store(tmp_path / "stopped")
     plan = Plan(choose(["gemm-fp32"]), Asked(EFFORTS["quick"]), "first", "busy")
 
-    def stop(done: int, of: int, what: str) -> None:
+    def stop(done: int, total: int, text: str) -> None:
         if done == 3:
             raise KeyboardInterrupt
 
-    run_simulated(whole, fleet(), plan, unnamed=True)
+    run_simulated(uninterrupted, fleet(), plan, unnamed=True)
     with pytest.raises(KeyboardInterrupt):
         run_simulated(stopped, fleet(), plan, unnamed=True, progress=stop)
     second = Plan(plan.probes, plan.asked, "second", "busy")
     report = run_simulated(stopped, fleet(), second, unnamed=True)
     assert report.campaign == "first"
     assert len(report.runs) == 8
-    assert_same_rows(whole.root, stopped.root)
+    assert_same_rows(uninterrupted.root, stopped.root)
     third = Plan(plan.probes, plan.asked, "third", "busy")
     assert run_simulated(stopped, fleet(), third, unnamed=True).campaign == "third", "the first one is complete"

@@ -54,8 +54,8 @@ def run(store: Store, devices: Sequence[HandDevice], **changes: Any) -> Report:
 
 
 def rows(store: Store, columns: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = store.sql(f"select {columns}").to_pylist()
-    return found
+    table: list[dict[str, Any]] = store.sql(f"select {columns}").to_pylist()
+    return table
 
 
 @pytest.mark.parametrize("neighbours", ["idle", "busy"])
@@ -108,8 +108,8 @@ def test_a_gpu_that_fails_is_recorded_and_the_others_go_on(store: Store) -> None
         ("two", "lost", "GPU-1 fell off the bus", "failed"),
     ]
     assert len(rows(store, "* from runs where gpu <> 'GPU-1' and status = 'ok'")) == 6
-    told = rows(store, "kind, gpu, workload, detail from events order by ts, kind")
-    assert [tuple(row.values()) for row in told] == [
+    events = rows(store, "kind, gpu, workload, detail from events order by ts, kind")
+    assert [tuple(row.values()) for row in events] == [
         ("probe_failed", "GPU-1", "two", "two: GPU-1 fell off the bus"),
         ("probe_not_run", "GPU-1", "three", "three: the GPU does not answer any more"),
     ]
@@ -133,7 +133,7 @@ def test_a_probe_that_fails_on_a_gpu_that_still_answers_is_one_probe(store: Stor
 def test_wrong_results_and_what_cannot_be_run_are_events(store: Store) -> None:
     (device,) = gpus(1, verdicts=[Verdict(10, 2, "x[1]")])
     report = run(store, [device], probes=(a_probe("one"), a_probe("none", parameters={"size": 0})))
-    assert [(one.probe, one.wrong) for one in report.wrong] == [("one", True)]
+    assert [(run_done.probe, run_done.wrong) for run_done in report.wrong] == [("one", True)]
     assert report.unrun == [("GPU-0", "none", "there is no work of size 0")]
     sentence = "4 of 20 elements of the result are wrong; the first: x[1]"
     assert rows(store, "status, status_detail from runs") == [{"status": "wrong_result", "status_detail": sentence}]
@@ -148,7 +148,7 @@ def test_what_a_campaign_has_stored_is_not_run_again(store: Store) -> None:
     again = gpus(2)
     report = run(store, again)
     assert report.skipped == 2
-    assert {one.probe for one in report.runs} == {"two"}
+    assert {run_done.probe for run_done in report.runs} == {"two"}
     assert rows(store, "count(*) n from runs") == [{"n": 4}]
     assert run(store, gpus(2)).skipped == 4
     assert run(store, gpus(2), campaign="another").skipped == 0
@@ -162,7 +162,7 @@ def test_what_failed_is_run_again(store: Store) -> None:
     assert len(rows(store, "* from runs")) == 1
     report = run(store, gpus(1))
     assert report.skipped == 0
-    assert [one.status for one in report.runs] == ["ok", "ok"]
+    assert [run_done.status for run_done in report.runs] == ["ok", "ok"]
 
 
 def test_a_store_that_failed_is_not_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

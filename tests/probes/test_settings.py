@@ -38,9 +38,9 @@ class Told(list[Event]):
 
 def test_what_there_was_comes_back(gpus: list[str], nvml: NvmlLibrary, state: Path) -> None:
     nvml.add("gpu 0 limit 650000")
-    told = Told()
+    events = Told()
     free = clock_mhz(gpus[1])
-    with Settings(gpus[:2], lock_clock_mhz=1203, power_limit_w=500, tell=told) as settings:
+    with Settings(gpus[:2], lock_clock_mhz=1203, power_limit_w=500, tell=events) as settings:
         assert [limit_w(gpu) for gpu in gpus] == [500, 500, 700]
         assert [clock_mhz(gpu) for gpu in gpus[:2]] == [1200, 1200]
         assert settings.locked_clock_mhz(gpus[0]) == 1200, "the nearest clock that the GPU has"
@@ -50,11 +50,11 @@ def test_what_there_was_comes_back(gpus: list[str], nvml: NvmlLibrary, state: Pa
     assert [limit_w(gpu) for gpu in gpus] == [650, 700, 700]
     assert clock_mhz(gpus[1]) == free
     assert not notes(state)
-    assert told.kinds(gpus[0]) == ["settings_changed"] * 2 + ["settings_restored"] * 2
-    first = told[0]
+    assert events.kinds(gpus[0]) == ["settings_changed"] * 2 + ["settings_restored"] * 2
+    first = events[0]
     assert first.detail == f"{gpus[0]}: the power limit is 500 W, and was 650 W"
     assert (first.metric, first.before, first.value) == ("power_limit_mw", 650_000, 500_000)
-    assert (told[1].metric, told[1].before, told[1].value) == ("sm_clock_mhz", None, 1200)
+    assert (events[1].metric, events[1].before, events[1].value) == ("sm_clock_mhz", None, 1200)
 
 
 def test_one_setting_alone_leaves_the_other(gpus: list[str], nvml: NvmlLibrary, state: Path) -> None:
@@ -91,11 +91,11 @@ def test_without_permission_nothing_is_changed_and_nothing_left(
     gpus: list[str], nvml: NvmlLibrary, state: Path
 ) -> None:
     nvml.add("root no")
-    told = Told()
+    events = Told()
     for asked, doing in (({"lock_clock_mhz": 900}, "locking the clock"), ({"power_limit_w": 300}, "setting the power")):
-        with pytest.raises(InputError, match=f"{gpus[0]}: {doing}.* needs root"), Settings(gpus, tell=told, **asked):
+        with pytest.raises(InputError, match=f"{gpus[0]}: {doing}.* needs root"), Settings(gpus, tell=events, **asked):
             pass
-    assert not told
+    assert not events
     assert not notes(state)
     assert {name for _, name in nvml.setters()} == {"nvmlDeviceSetGpuLockedClocks", "nvmlDeviceSetPowerManagementLimit"}
 
@@ -113,19 +113,19 @@ def test_one_gpu_that_refuses_leaves_all_as_they_were(
 
 def test_a_driver_that_takes_and_does_not_do_is_found_out(gpus: list[str], nvml: NvmlLibrary, state: Path) -> None:
     nvml.add("gpu 1 deaf")
-    said = f"{gpus[1]}: the driver took a power limit of 300 W and shows 700 W"
-    with pytest.raises(DeviceError, match=said), Settings(gpus, power_limit_w=300):
+    sentence = f"{gpus[1]}: the driver took a power limit of 300 W and shows 700 W"
+    with pytest.raises(DeviceError, match=sentence), Settings(gpus, power_limit_w=300):
         pass
     assert_as_before(gpus, state)
 
 
 def test_a_gpu_that_falls_off_is_restored_when_it_is_back(gpus: list[str], nvml: NvmlLibrary, state: Path) -> None:
-    told = Told()
-    with Settings(gpus, lock_clock_mhz=900, power_limit_w=300, tell=told):
+    events = Told()
+    with Settings(gpus, lock_clock_mhz=900, power_limit_w=300, tell=events):
         nvml.add("gpu 1 lost")
     assert [limit_w(gpus[0]), limit_w(gpus[2])] == [700, 700]
-    assert told.kinds(gpus[1])[-1] == "settings_not_restored"
-    assert told.kinds(gpus[2])[-1] == "settings_restored"
+    assert events.kinds(gpus[1])[-1] == "settings_not_restored"
+    assert events.kinds(gpus[2])[-1] == "settings_restored"
     assert [path.stem for path in notes(state)] == [f"restore-{gpus[1]}"]
     (sentence,) = restore_left_over()
     assert gpus[1] in sentence
@@ -138,11 +138,11 @@ def test_a_gpu_that_falls_off_is_restored_when_it_is_back(gpus: list[str], nvml:
 
 
 def test_a_limit_that_somebody_else_set_meanwhile_stays(gpus: list[str], nvml: NvmlLibrary, state: Path) -> None:
-    told = Told()
-    with Settings(gpus[:1], power_limit_w=300, tell=told):
+    events = Told()
+    with Settings(gpus[:1], power_limit_w=300, tell=events):
         nvml.add("gpu 0 limit 450000")
     assert limit_w(gpus[0]) == 450
-    assert "somebody else set the power limit" in told[-1].detail
+    assert "somebody else set the power limit" in events[-1].detail
     assert not notes(state)
 
 
@@ -170,17 +170,17 @@ def test_an_instance_has_no_settings_of_its_own(nvml: NvmlLibrary, state: Path) 
 
 
 def test_two_processes_do_not_take_each_others_gpus(gpus: list[str], nvml: NvmlLibrary, state: Path) -> None:
-    with process_with_settings(nvml, state, gpus[:1]) as other:
+    with process_with_settings(nvml, state, gpus[:1]) as process:
         assert limit_w(gpus[0]) == 500
         with (
-            pytest.raises(InputError, match=f"{gpus[0]}: process {other.pid} has changed"),
+            pytest.raises(InputError, match=f"{gpus[0]}: process {process.pid} has changed"),
             Settings(gpus, power_limit_w=300),
         ):
             pass
         with Settings(gpus[1:], power_limit_w=300):
             assert len(notes(state)) == 3
-            other.send_signal(signal.SIGTERM)
-            other.wait(PATIENCE_S)
+            process.send_signal(signal.SIGTERM)
+            process.wait(PATIENCE_S)
             assert limit_w(gpus[0]) == 700
             assert len(notes(state)) == 2, "the other's file went, ours stayed"
         assert limit_w(gpus[1]) == 700
@@ -215,17 +215,17 @@ def test_more_signals_do_not_disturb_the_restoring(gpus: list[str], nvml: NvmlLi
 
 def test_a_killed_process_is_undone_by_the_next(gpus: list[str], nvml: NvmlLibrary, state: Path) -> None:
     nvml.add("gpu 0 limit 650000")
-    told = Told()
+    events = Told()
     with process_with_settings(nvml, state, gpus) as process:
         assert restore_left_over() == [], "it lives"
         os.kill(process.pid, signal.SIGKILL)
         process.wait(PATIENCE_S)
     assert [limit_w(gpu) for gpu in gpus] == [500] * 3
-    with Settings(gpus, power_limit_w=400, tell=told):
+    with Settings(gpus, power_limit_w=400, tell=events):
         assert limit_w(gpus[0]) == 400
         assert clock_mhz(gpus[0]) > 1200
     assert [limit_w(gpu) for gpu in gpus] == [650, 700, 700], "as before the first, not as the killed one left it"
-    assert told.kinds(None) == ["settings_left_over"] * 6
+    assert events.kinds(None) == ["settings_left_over"] * 6
     assert not notes(state)
 
 
@@ -249,7 +249,7 @@ def test_killed_in_the_middle_of_changing(gpus: list[str], nvml: NvmlLibrary, st
     process.kill()
     process.wait()
     nvml.remove(f"gpu 1 hang {function}")
-    told = restore_left_over()
-    assert sum("the power limit is 700 W again" in sentence for sentence in told) == 1 + (function != SET_LIMIT)
-    assert not any("somebody else" in sentence for sentence in told), "a limit not yet changed is nobody's"
+    sentences = restore_left_over()
+    assert sum("the power limit is 700 W again" in sentence for sentence in sentences) == 1 + (function != SET_LIMIT)
+    assert not any("somebody else" in sentence for sentence in sentences), "a limit not yet changed is nobody's"
     assert_as_before(gpus, state)

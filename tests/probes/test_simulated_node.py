@@ -37,8 +37,8 @@ def written(folder: Path, text: str) -> Path:
 
 
 def job(store: Store, fleet: Path, node: str, *probes: str, campaign: str = "c", **options: Any) -> Any:
-    given = {"suite": "quick", "neighbours": "busy", "backend": "simulated"} | options
-    return measure(store, *(probes or ("launch",)), fleet=fleet, node=node, campaign=campaign, **given)
+    arguments = {"suite": "quick", "neighbours": "busy", "backend": "simulated"} | options
+    return measure(store, *(probes or ("launch",)), fleet=fleet, node=node, campaign=campaign, **arguments)
 
 
 def rows(store: Store, query: str) -> list[tuple[Any, ...]]:
@@ -67,21 +67,21 @@ def test_a_job_measures_the_gpus_of_its_own_node(store: Store, fleet: Path, monk
 
 
 def test_nodes_differ_and_stay_the_same(fleet: Path) -> None:
-    first, again, other = (read_fleet(fleet).node(name) for name in ("n01", "n01", "n02"))
+    first, again, second = (read_fleet(fleet).node(name) for name in ("n01", "n01", "n02"))
     assert first.who == again.who
-    assert not {who.uuid for who in first.who} & {who.uuid for who in other.who}
-    assert [who.name for who in other.who] == ["n02/0", "n02/1", "n02/2", "n02/3"]
+    assert not {identity.uuid for identity in first.who} & {identity.uuid for identity in second.who}
+    assert [identity.name for identity in second.who] == ["n02/0", "n02/1", "n02/2", "n02/3"]
     assert first.fleet(3).silicon.voltage.tolist() == again.fleet(3).silicon.voltage.tolist()
     assert first.fleet(3).silicon.inlet_c.tolist() != again.fleet(4).silicon.inlet_c.tolist()
     assert set(first.fleet().silicon.voltage) <= set(read_fleet(fleet).drawn.silicon.voltage)
-    assert first.fleet().seed != other.fleet().seed  # their runs have other noise
+    assert first.fleet().seed != second.fleet().seed  # their runs have other noise
 
 
 def test_an_interrupted_job_goes_on_where_it_was(store: Store, fleet: Path) -> None:
     done = []
 
-    def interrupt(number: int, of: int, what: str) -> None:
-        done.append(what)
+    def interrupt(number: int, total: int, text: str) -> None:
+        done.append(text)
         if number == 5:
             raise KeyboardInterrupt
 
@@ -93,7 +93,7 @@ def test_an_interrupted_job_goes_on_where_it_was(store: Store, fleet: Path) -> N
     assert report.skipped == len(stored)
     assert len(report.runs) == 12 - len(stored)
     assert Counter(rows(store, "select gpu, workload from runs")) == Counter(
-        {(who.uuid, probe): 1 for who in read_fleet(fleet).node("n02").who for probe in PROBES}
+        {(identity.uuid, probe): 1 for identity in read_fleet(fleet).node("n02").who for probe in PROBES}
     )
     assert job(store, fleet, "n02", *PROBES).report.skipped == 12
 
@@ -110,10 +110,12 @@ def test_campaigns_on_one_node_share_no_instant(store: Store, fleet: Path) -> No
 
 
 def test_some_gpus_of_a_node_can_be_chosen(store: Store, fleet: Path) -> None:
-    own = [who.uuid for who in read_fleet(fleet).node("n02").who]
-    job(store, fleet, "n02", gpu=["n02/1", own[3]])
-    assert rows(store, "select gpu from runs order by gpu") == [(gpu,) for gpu in sorted([own[1], own[3]])]
-    assert rows(store, "select distinct gpu from telemetry order by 1") == [(gpu,) for gpu in sorted([own[1], own[3]])]
+    uuids = [identity.uuid for identity in read_fleet(fleet).node("n02").who]
+    job(store, fleet, "n02", gpu=["n02/1", uuids[3]])
+    assert rows(store, "select gpu from runs order by gpu") == [(gpu,) for gpu in sorted([uuids[1], uuids[3]])]
+    assert rows(store, "select distinct gpu from telemetry order by 1") == [
+        (gpu,) for gpu in sorted([uuids[1], uuids[3]])
+    ]
     with pytest.raises(InputError, match="no GPU '7' on n02"):
         choose_node(fleet, "n02", [7])
 

@@ -27,23 +27,23 @@ RIGHT, WRONG = Verdict(10, 0, repetitions=100), Verdict(10, 2, "c, row 1", repet
 
 
 def soaked(device: HandDevice, ended: Callable[[], bool] = lambda: False, **asked: float) -> Measured:
-    wanted = Asked(QUICK, **{"time_limit_s": 35.0, **asked})  # type: ignore[arg-type]
-    answer = finish(measure(device, device, Task(SOAK, wanted, first=False), find, ended=ended))
+    conditions = Asked(QUICK, **{"time_limit_s": 35.0, **asked})  # type: ignore[arg-type]
+    answer = finish(measure(device, device, Task(SOAK, conditions, first=False), find, ended=ended))
     assert isinstance(answer, Measured)
     return answer
 
 
 def test_steady_load_and_pulses_take_turns_and_every_part_is_checked() -> None:
     device = HandDevice(verdicts=[RIGHT])
-    found = soaked(device, period_s=0.5, duty=0.2)
-    assert (found.status, found.ended_by) == (Outcome.OK, EndedBy.TIME_LIMIT)
+    result = soaked(device, period_s=0.5, duty=0.2)
+    assert (result.status, result.ended_by) == (Outcome.OK, EndedBy.TIME_LIMIT)
     assert device.calls.count("check") == 1 + 4, "of the trial, and of 10, 10, 10 and 5 s"
     assert device.batches.count((500, 1)) == 20, "1 s without a rest, by repetitions of 2 ms"
     assert device.batches.count((50, 1)) == 30, "0.1 s in every 0.5 s"
     assert device.calls.count("pause") == 30
-    assert figure(found.figures, "checked_repetitions") == 500
-    assert figure(found.figures, "found_at_100") == pytest.approx(100 * (1 - 0.99**500))
-    assert figure(found.figures, "time_median") == 2.0
+    assert figure(result.figures, "checked_repetitions") == 500
+    assert figure(result.figures, "found_at_100") == pytest.approx(100 * (1 - 0.99**500))
+    assert figure(result.figures, "time_median") == 2.0
 
 
 def test_the_detection_curve() -> None:
@@ -53,19 +53,19 @@ def test_the_detection_curve() -> None:
 
 
 def test_it_goes_on_after_a_wrong_result_unless_it_is_to_end() -> None:
-    found = soaked(HandDevice(verdicts=[RIGHT, RIGHT, WRONG, RIGHT]))
-    assert (found.ended_by, found.status) == (EndedBy.TIME_LIMIT, Outcome.WRONG_RESULT)
-    found = soaked(HandDevice(verdicts=[RIGHT, RIGHT, WRONG, RIGHT]), until_wrong=True)
-    assert (found.ended_by, found.status) == (EndedBy.WRONG, Outcome.WRONG_RESULT)
-    assert figure(found.figures, "checked_repetitions") == 300
+    result = soaked(HandDevice(verdicts=[RIGHT, RIGHT, WRONG, RIGHT]))
+    assert (result.ended_by, result.status) == (EndedBy.TIME_LIMIT, Outcome.WRONG_RESULT)
+    result = soaked(HandDevice(verdicts=[RIGHT, RIGHT, WRONG, RIGHT]), until_wrong=True)
+    assert (result.ended_by, result.status) == (EndedBy.WRONG, Outcome.WRONG_RESULT)
+    assert figure(result.figures, "checked_repetitions") == 300
 
 
 def test_somebody_who_stops_it_keeps_what_was_found() -> None:
     device = HandDevice(verdicts=[RIGHT])
-    found = soaked(device, ended=lambda: device.clock_ns > 12e9)
-    assert found.ended_by == EndedBy.STOPPED
-    assert found.status == Outcome.OK
-    assert figure(found.figures, "checked_repetitions") == 300, "the part that was stopped too"
+    result = soaked(device, ended=lambda: device.clock_ns > 12e9)
+    assert result.ended_by == EndedBy.STOPPED
+    assert result.status == Outcome.OK
+    assert figure(result.figures, "checked_repetitions") == 300, "the part that was stopped too"
     with pytest.raises(KeyboardInterrupt):
         soaked(device, ended=lambda: True)
     assert device.loaded == 0
@@ -77,8 +77,8 @@ def test_of_a_gpu_that_fails_the_figures_until_then_are_stored_with_its_error(tm
     store = Store.create(tmp_path / "S")
     recorder = Recorder(store, cluster="c", campaign="p")
     plan = Plan((SOAK, a_probe("tiny")), Asked(QUICK, time_limit_s=35.0), "p")
-    said: list[str] = []
-    campaign = Campaign(plan, recorder, find, {}, 1, progress=lambda done, of, what: said.append(what))
+    texts: list[str] = []
+    campaign = Campaign(plan, recorder, find, {}, 1, progress=lambda done, total, text: texts.append(text))
     finish(campaign.on(device, device, Setting("idle")))
     recorder.flush()
     (run,) = store.arrow("runs").to_pylist()
@@ -88,7 +88,7 @@ def test_of_a_gpu_that_fails_the_figures_until_then_are_stored_with_its_error(tm
     assert figures["checked_repetitions"] == 200
     assert [gpu for gpu, *_ in campaign.report.unrun] == [device.facts.gpu], "the next probe"
     assert campaign.report.failures == {device.facts.gpu: "soak: GPU-0 fell off the bus"}
-    assert any(what.startswith("soak on n1/0: 9 of 35 s") for what in said)
+    assert any(text.startswith("soak on n1/0: 9 of 35 s") for text in texts)
     kinds = [row["kind"] for row in store.arrow("events").to_pylist()]
     assert sorted(kinds) == ["probe_failed", "probe_not_run"]
 

@@ -40,25 +40,25 @@ def bench(
 
 
 def finished(results: list[Any]) -> list[Any]:
-    for one in results:
-        if isinstance(one, Exception):
-            raise one
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
     return results
 
 
-def only(one: Bench, task: Coroutine[Any, Any, Any], **options: Any) -> Any:
-    return finished(one.run([task], **options))[0]
+def only(rig: Bench, task: Coroutine[Any, Any, Any], **options: Any) -> Any:
+    return finished(rig.run([task], **options))[0]
 
 
-async def measure(one: Bench, gpu: int, workload: Workload, *, warm_s: float, repeats: int = 50, each: int = 2) -> Done:
+async def measure(rig: Bench, gpu: int, workload: Workload, *, warm_s: float, repeats: int = 50, each: int = 2) -> Done:
     """As a probe does it: warm up, then measured repeats."""
-    one.hold(gpu)
-    ready = one.prepare(gpu, workload, UNIT_S)
-    until = one.now_ns + round(warm_s * 1e9)
-    while one.now_ns < until:
-        await one.work(ready, 10, max(round(warm_s / UNIT_S / 100), 1))  # about a tenth of the time
-    done = await one.work(ready, repeats, each)
-    one.release(gpu)
+    rig.hold(gpu)
+    ready = rig.prepare(gpu, workload, UNIT_S)
+    until = rig.now_ns + round(warm_s * 1e9)
+    while rig.now_ns < until:
+        await rig.work(ready, 10, max(round(warm_s / UNIT_S / 100), 1))  # about a tenth of the time
+    done = await rig.work(ready, repeats, each)
+    rig.release(gpu)
     return done
 
 
@@ -66,14 +66,14 @@ async def measure(one: Bench, gpu: int, workload: Workload, *, warm_s: float, re
 
 
 def test_work_takes_what_the_speed_says() -> None:
-    one = bench(gpus=1, spread=ALIKE, lock_mhz=1005)
+    rig = bench(gpus=1, spread=ALIKE, lock_mhz=1005)
 
     async def task() -> tuple[Done, Done]:
-        await measure(one, 0, QUIET, warm_s=4)
-        ready = one.prepare(0, QUIET, UNIT_S)
-        return await one.work(ready, 1000), await one.work(ready, 10, each=100)
+        await measure(rig, 0, QUIET, warm_s=4)
+        ready = rig.prepare(0, QUIET, UNIT_S)
+        return await rig.work(ready, 1000), await rig.work(ready, 10, each=100)
 
-    fine, coarse = only(one, task())
+    fine, coarse = only(rig, task())
     expected = UNIT_S * (0.953 * 1530 / 1005 + 0.047)
     assert fine.times_s == pytest.approx(expected, rel=0.003)  # five standard deviations of the repeats' noise
     assert fine.times_s.mean() == pytest.approx(expected, rel=1e-4)
@@ -86,17 +86,17 @@ def test_work_takes_what_the_speed_says() -> None:
 
 def test_the_same_results_in_any_order_of_the_coroutines() -> None:
     def results(order: list[int]) -> tuple[list[Floats], list[int]]:
-        one = bench(V100, 12, 5, "brake", "lost", "hot", span_s=20.0)
+        rig = bench(V100, 12, 5, "brake", "lost", "hot", span_s=20.0)
 
         async def task(gpu: int) -> Floats:
-            first = await measure(one, gpu, SGEMM, warm_s=3)
-            await one.pause(0.1 * (gpu % 3))
-            second = await measure(one, gpu, STREAM if gpu % 2 else SGEMM, warm_s=1)
+            first = await measure(rig, gpu, SGEMM, warm_s=3)
+            await rig.pause(0.1 * (gpu % 3))
+            second = await measure(rig, gpu, STREAM if gpu % 2 else SGEMM, warm_s=1)
             return np.concatenate([first.times_s, second.times_s])
 
-        found = dict(zip(order, one.run([task(gpu) for gpu in order]), strict=True))
-        times = [found[gpu] for gpu in range(12)]
-        return [t for t in times if isinstance(t, np.ndarray)], one.readings().values["energy_mj"].tolist()
+        by_gpu = dict(zip(order, rig.run([task(gpu) for gpu in order]), strict=True))
+        times = [by_gpu[gpu] for gpu in range(12)]
+        return [t for t in times if isinstance(t, np.ndarray)], rig.readings().values["energy_mj"].tolist()
 
     order = list(range(12))
     expected = results(order)
@@ -114,16 +114,16 @@ def test_the_same_results_in_any_order_of_the_coroutines() -> None:
 @pytest.mark.long
 def test_the_spread_of_a_fleet_is_that_of_the_public_cluster() -> None:
     """SGEMM on 392 V100s, warmed up for a minute and a half: the bands that the steady state is held to."""
-    one = Bench(Fleet.draw(V100, 392, 1), began_ns=BEGAN)
+    rig = Bench(Fleet.draw(V100, 392, 1), began_ns=BEGAN)
     clocks: list[tuple[int, Any]] = []
 
     def tick(readings: Readings, happened: list[Happening]) -> None:
         clocks.append((readings.ts_ns, readings.values["sm_clock_mhz"]))
 
-    done = finished(one.run([measure(one, g, SGEMM, warm_s=90, repeats=100) for g in range(392)], on_tick=tick))
+    done = finished(rig.run([measure(rig, g, SGEMM, warm_s=90, repeats=100) for g in range(392)], on_tick=tick))
     times = np.array([np.median(run.times_s) for run in done])
-    at, seen = np.array([ts for ts, _ in clocks]), np.array([clock for _, clock in clocks])
-    clock = np.array([np.median(seen[(at > r.began_ns) & (at <= r.ended_ns), gpu]) for gpu, r in enumerate(done)])
+    at, clock_mhz = np.array([ts for ts, _ in clocks]), np.array([clock for _, clock in clocks])
+    clock = np.array([np.median(clock_mhz[(at > r.began_ns) & (at <= r.ended_ns), gpu]) for gpu, r in enumerate(done)])
     q1, median, q3 = np.percentile(times, [25, 50, 75])
     assert 7.5 <= 400 * (q3 - q1) / median <= 10.5
     assert spearman(times, clock) <= -0.95
@@ -132,8 +132,8 @@ def test_the_spread_of_a_fleet_is_that_of_the_public_cluster() -> None:
 
 def test_what_the_host_or_its_bus_bounds_follows_neither_clock_nor_memory() -> None:
     copy = Workload("copy", activity=0.05, compute_share=0.0, bandwidth_share=0.01, noise=0.0, link_share=1.0)
-    one = bench(V100, 2, 3, "slow_memory", spread=ALIKE, lock_mhz=600)
-    done = finished(one.run([measure(one, gpu, copy, warm_s=1) for gpu in range(2)]))
+    rig = bench(V100, 2, 3, "slow_memory", spread=ALIKE, lock_mhz=600)
+    done = finished(rig.run([measure(rig, gpu, copy, warm_s=1) for gpu in range(2)]))
     for run in done:
         assert run.times_s == pytest.approx(UNIT_S, rel=0.003)
 
@@ -143,24 +143,24 @@ def test_what_the_host_or_its_bus_bounds_follows_neither_clock_nor_memory() -> N
 
 @pytest.mark.long
 def test_the_clock_of_a_held_gpu_is_up_without_work() -> None:
-    one = bench(gpus=2)
-    seen: list[Any] = []
+    rig = bench(gpus=2)
+    rows: list[Any] = []
 
     async def task(gpu: int, held: bool) -> None:
         if held:
-            one.hold(gpu)
-        await one.pause(4.0)
-        await one.work(one.prepare(gpu, SGEMM, UNIT_S), 500)
-        await one.pause(10.0)
+            rig.hold(gpu)
+        await rig.pause(4.0)
+        await rig.work(rig.prepare(gpu, SGEMM, UNIT_S), 500)
+        await rig.pause(10.0)
         if held:
-            one.release(gpu)
-        await one.pause(10.0)
+            rig.release(gpu)
+        await rig.pause(10.0)
 
     def tick(readings: Readings, happened: list[Happening]) -> None:
-        seen.append([readings.values[name].copy() for name in ("sm_clock_mhz", "power_mw", "clock_event_reasons")])
+        rows.append([readings.values[name].copy() for name in ("sm_clock_mhz", "power_mw", "clock_event_reasons")])
 
-    finished(one.run([task(0, True), task(1, False)], every_s=STEP_S, on_tick=tick))
-    clock, watts, reasons = np.moveaxis(np.array(seen), 1, 0)
+    finished(rig.run([task(0, True), task(1, False)], every_s=STEP_S, on_tick=tick))
+    clock, watts, reasons = np.moveaxis(np.array(rows), 1, 0)
     began, ended = np.flatnonzero(watts[:, 0] > 150_000)[[0, -1]]
     assert np.all(clock[:began, 0] == 1530)
     # After the work it rises to the highest again, step by step from where the power cap held it.
@@ -171,9 +171,9 @@ def test_the_clock_of_a_held_gpu_is_up_without_work() -> None:
     released = np.flatnonzero(clock[:, 0] > 135)[-1]
     assert np.all(clock[ended + 100 : released, 0] == 1530)
     awake, asleep = np.median(watts[released - 50 : released, 0]), np.median(watts[-50:, 0])
-    silicon, volts = one.fleet.silicon, voltage(V100, one.fleet.silicon, np.full(2, 1530.0))[0]
+    silicon, volts = rig.fleet.silicon, voltage(V100, rig.fleet.silicon, np.full(2, 1530.0))[0]
     board = V100.board_w * silicon.board[0]
-    growth = np.exp(V100.leakage_per_k * (one.fleet.idle().temperature_c[0] - 60))
+    growth = np.exp(V100.leakage_per_k * (rig.fleet.idle().temperature_c[0] - 60))
     leakage = V100.leakage_w * silicon.leakage[0] * (volts / V100.leakage_v) ** 3 * growth
     assert awake / 1000 == pytest.approx(silicon.sensor[0] * (board + leakage), rel=0.06)  # the die is warmer
     assert asleep + 5_000 < awake
@@ -184,45 +184,45 @@ def test_the_clock_of_a_held_gpu_is_up_without_work() -> None:
     assert clock[-1, 1] == clock[-1, 0] == 135
 
 
-def square(one: Bench, gpu: int, period_s: float, work_s: float, after_s: float = 0.0) -> tuple[Floats, Floats, Floats]:
+def square(rig: Bench, gpu: int, period_s: float, work_s: float, after_s: float = 0.0) -> tuple[Floats, Floats, Floats]:
     """Ten seconds of a square wave on a warm GPU: true power, shown power (W) and the energy counter (J), by step.
 
     It begins so long after a tick of the slow sensors.
     """
     true: list[float] = []
-    shown: list[float] = []
+    sensor_w: list[float] = []
     energy: list[float] = []
 
     async def task() -> None:
-        one.hold(gpu)
-        ready = one.prepare(gpu, QUIET, 0.0005)
-        await one.work(ready, 12_000)
-        began = BEGAN + round(((one.now_ns - BEGAN) // (S // 10) + 1) * 1e8 + after_s * 1e9)
-        await one.pause((began - one.now_ns) / 1e9)
+        rig.hold(gpu)
+        ready = rig.prepare(gpu, QUIET, 0.0005)
+        await rig.work(ready, 12_000)
+        began = BEGAN + round(((rig.now_ns - BEGAN) // (S // 10) + 1) * 1e8 + after_s * 1e9)
+        await rig.pause((began - rig.now_ns) / 1e9)
         for turn in range(1, round(14.0 / period_s) + 1):
-            await one.work(ready, round(work_s / 0.0005 / 1.1))
+            await rig.work(ready, round(work_s / 0.0005 / 1.1))
             if turn * period_s <= 4.0:  # the clock follows the mean power
-                for seen in (true, shown, energy):
-                    seen.clear()
-            await one.pause((began + round(turn * period_s * 1e9) - one.now_ns) / 1e9)
+                for series in (true, sensor_w, energy):
+                    series.clear()
+            await rig.pause((began + round(turn * period_s * 1e9) - rig.now_ns) / 1e9)
 
     def tick(readings: Readings, happened: list[Happening]) -> None:
-        true.append(one.true_power_w[gpu])
-        shown.append(readings.values["power_instant_mw"][gpu] / 1000)
+        true.append(rig.true_power_w[gpu])
+        sensor_w.append(readings.values["power_instant_mw"][gpu] / 1000)
         energy.append(readings.values["energy_mj"][gpu] / 1000)
 
-    only(one, task(), every_s=STEP_S, on_tick=tick)
-    return np.array(true), np.array(shown), np.array(energy)
+    only(rig, task(), every_s=STEP_S, on_tick=tick)
+    return np.array(true), np.array(sensor_w), np.array(energy)
 
 
 def test_a_v100_shows_a_square_wave_of_a_fifth_of_a_second() -> None:
-    one = bench(V100, 4)
-    true, shown, _ = square(one, 0, 0.2, 0.1)
-    gain = one.fleet.silicon.sensor[0]
+    rig = bench(V100, 4)
+    true, sensor_w, _ = square(rig, 0, 0.2, 0.1)
+    gain = rig.fleet.silicon.sensor[0]
     assert np.ptp(true) > 150
     assert np.percentile(true, 80) - np.percentile(true, 20) > 150
-    assert np.corrcoef(true, shown)[0, 1] > 0.999
-    assert shown == pytest.approx(gain * true, abs=1.5)
+    assert np.corrcoef(true, sensor_w)[0, 1] > 0.999
+    assert sensor_w == pytest.approx(gain * true, abs=1.5)
 
 
 @pytest.mark.long
@@ -230,14 +230,14 @@ def test_a_v100_shows_a_square_wave_of_a_fifth_of_a_second() -> None:
 def test_a_sensor_of_a_quarter_of_the_time_does_not_show_a_square_wave_of_its_period(model: GpuModel) -> None:
     means = []
     for after_s in (0.0, 0.06):
-        one = bench(model, 4)
-        true, shown, energy = square(one, 0, 0.1, 0.05, after_s)
+        rig = bench(model, 4)
+        true, sensor_w, energy = square(rig, 0, 0.1, 0.05, after_s)
         swing = np.percentile(true, 90) - np.percentile(true, 10)
         assert swing > 0.4 * model.power_limit_w
-        assert np.ptp(shown[10:]) < 0.15 * swing
+        assert np.ptp(sensor_w[10:]) < 0.15 * swing
         mean = (energy[-1] - energy[10]) / ((len(energy) - 11) * STEP_S)
         assert mean == pytest.approx(true[11:].mean(), rel=1e-4)
-        means.append((np.mean(shown[10:]), mean))
+        means.append((np.mean(sensor_w[10:]), mean))
     # One phase of the wave or the other, as it happens to lie; neither is the mean, which is the same.
     assert means[0][0] < means[0][1] - 0.25 * swing
     assert means[1][0] > means[1][1] + 0.25 * swing
@@ -252,65 +252,65 @@ def test_a_sensor_of_a_quarter_of_the_time_does_not_show_a_square_wave_of_its_pe
 
 def lost_bench() -> tuple[Bench, int, int]:
     """Two GPUs that fall off the bus, the first of which returns."""
-    one = bench(V100, 8, 4, "lost", "lost", span_s=30.0)
-    gone, back = one._simulation.onsets_s
+    rig = bench(V100, 8, 4, "lost", "lost", span_s=30.0)
+    gone, back = rig._simulation.onsets_s
     returning = int(np.flatnonzero(np.isfinite(back))[0])
     staying = int(np.flatnonzero(np.isfinite(gone) & np.isinf(back) & (gone > 0))[0])
-    return one, returning, staying
+    return rig, returning, staying
 
 
 def test_a_gpu_that_is_lost_in_its_work_fails_alone() -> None:
-    one, returning, staying = lost_bench()
+    rig, returning, staying = lost_bench()
     happened: list[Happening] = []
 
     async def task(gpu: int) -> Floats:
-        one.hold(gpu)
-        ready = one.prepare(gpu, SGEMM, UNIT_S)
-        return (await one.work(ready, 2500)).times_s
+        rig.hold(gpu)
+        ready = rig.prepare(gpu, SGEMM, UNIT_S)
+        return (await rig.work(ready, 2500)).times_s
 
-    results = one.run([task(gpu) for gpu in range(8)], on_tick=lambda r, h: happened.extend(h))
+    results = rig.run([task(gpu) for gpu in range(8)], on_tick=lambda r, h: happened.extend(h))
     for gpu, result in enumerate(results):
         if gpu in (returning, staying):
             assert isinstance(result, DeviceError)
             assert result.gone
-            assert one.who[gpu].uuid in str(result)
+            assert rig.who[gpu].uuid in str(result)
         else:
             assert isinstance(result, np.ndarray)
-    assert {(one.gpu, one.kind) for one in happened} >= {
+    assert {(change.gpu, change.kind) for change in happened} >= {
         (returning, "lost"),
         (staying, "lost"),
         (returning, "returned"),
     }
-    assert np.flatnonzero(one.readings().lost).tolist() == [staying]
+    assert np.flatnonzero(rig.readings().lost).tolist() == [staying]
 
     with pytest.raises(DeviceError, match="fallen off the bus"):
-        one.take(staying, 1)
+        rig.take(staying, 1)
     with pytest.raises(DeviceError, match="fallen off the bus"):
-        one.prepare(staying, SGEMM, UNIT_S)
-    again = only(one, task(returning))
+        rig.prepare(staying, SGEMM, UNIT_S)
+    again = only(rig, task(returning))
     assert np.median(again[-500:]) == pytest.approx(np.median(results[0][-500:]), rel=0.1)  # type: ignore[index]
 
 
 def test_work_that_does_not_end_in_time_fails_and_the_gpu_works_on() -> None:
-    one = bench(gpus=2)
+    rig = bench(gpus=2)
 
     async def task(gpu: int) -> float:
-        ready = one.prepare(gpu, SGEMM, UNIT_S)
-        began = one.now_ns
+        ready = rig.prepare(gpu, SGEMM, UNIT_S)
+        began = rig.now_ns
         with pytest.raises(DeviceError, match=r"within 0\.5 s") as caught:
-            await one.work(ready, 1000, limit_s=0.5)
+            await rig.work(ready, 1000, limit_s=0.5)
         assert not caught.value.gone
-        assert one.now_ns - began == S // 2
-        return float((await one.work(ready, 5, limit_s=10)).times_s[0])
+        assert rig.now_ns - began == S // 2
+        return float((await rig.work(ready, 5, limit_s=10)).times_s[0])
 
-    assert all(time > 0 for time in finished(one.run([task(0), task(1)])))
+    assert all(time > 0 for time in finished(rig.run([task(0), task(1)])))
 
 
 def test_an_error_of_one_coroutine_does_not_stop_the_others() -> None:
-    one = bench()
+    rig = bench()
 
     async def fails() -> None:
-        await one.pause(0.1)
+        await rig.pause(0.1)
         raise InputError("no such thing")
 
     async def foreign() -> None:
@@ -320,84 +320,84 @@ def test_an_error_of_one_coroutine_does_not_stop_the_others() -> None:
         def __await__(self) -> Any:
             yield "something of another scheduler"
 
-    results = one.run([fails(), measure(one, 0, SGEMM, warm_s=1), foreign(), fails()])
+    results = rig.run([fails(), measure(rig, 0, SGEMM, warm_s=1), foreign(), fails()])
     assert [type(result) for result in results] == [InputError, Done, RuntimeError, InputError]
     assert "not the bench's" in str(results[2])
 
 
 @pytest.mark.parametrize("where", ["task", "tick"])
 def test_an_interrupt_closes_every_coroutine_and_passes_through(where: str) -> None:
-    one, closed = bench(), []
+    rig, closed = bench(), []
 
     async def task(gpu: int) -> None:
-        one.hold(gpu)
+        rig.hold(gpu)
         try:
-            await one.work(one.prepare(gpu, SGEMM, UNIT_S), 100_000)
+            await rig.work(rig.prepare(gpu, SGEMM, UNIT_S), 100_000)
         finally:
             closed.append(gpu)
-            one.release(gpu)
+            rig.release(gpu)
 
     async def sleeps() -> None:
         try:
-            await one.pause(1e6)
+            await rig.pause(1e6)
         finally:
             closed.append(2)
 
     async def interrupted() -> None:
         try:
-            await one.pause(0.5)
+            await rig.pause(0.5)
             if where == "task":
                 raise KeyboardInterrupt
-            await one.pause(1e6)
+            await rig.pause(1e6)
         finally:
             closed.append(3)
 
     def tick(readings: Readings, happened: list[Happening]) -> None:
-        if where == "tick" and one.now_ns > BEGAN + S:
+        if where == "tick" and rig.now_ns > BEGAN + S:
             raise KeyboardInterrupt
 
     tasks = [task(0), task(1), sleeps(), interrupted()]
     with pytest.raises(KeyboardInterrupt):
-        one.run(tasks, on_tick=tick)
+        rig.run(tasks, on_tick=tick)
     assert sorted(closed) == [0, 1, 2, 3]
-    assert all(getcoroutinestate(one) == CORO_CLOSED for one in tasks)
+    assert all(getcoroutinestate(coroutine) == CORO_CLOSED for coroutine in tasks)
     # The bench is as it was, and its GPUs have nothing to do.
-    assert one.readings().values["utilization"].tolist() == [0, 0, 0, 0]
-    assert isinstance(only(one, measure(one, 0, SGEMM, warm_s=1)), Done)
+    assert rig.readings().values["utilization"].tolist() == [0, 0, 0, 0]
+    assert isinstance(only(rig, measure(rig, 0, SGEMM, warm_s=1)), Done)
 
 
 # -- ticks ------------------------------------------------------------------------------------------------------------
 
 
 def test_ticks_lie_on_a_grid_that_a_coroutine_may_change() -> None:
-    one, at = bench(), []
+    rig, at = bench(), []
 
     async def task() -> None:
-        await one.pause(1.0)
-        one.every_s = STEP_S
-        await measure(one, 0, SGEMM, warm_s=0.1, repeats=10)
-        one.every_s = 0.5
-        await one.pause(2.0)
+        await rig.pause(1.0)
+        rig.every_s = STEP_S
+        await measure(rig, 0, SGEMM, warm_s=0.1, repeats=10)
+        rig.every_s = 0.5
+        await rig.pause(2.0)
 
-    only(one, task(), every_s=0.1, on_tick=lambda readings, happened: at.append((readings.ts_ns - BEGAN) / 1e9))
+    only(rig, task(), every_s=0.1, on_tick=lambda readings, happened: at.append((readings.ts_ns - BEGAN) / 1e9))
     gaps = np.round(np.diff(at), 6)
     assert gaps[:9] == pytest.approx(0.1)
     assert gaps[-3:] == pytest.approx(0.5)
     assert np.count_nonzero(gaps == STEP_S) > 10
     with pytest.raises(ValueError, match="are too often"):
-        one.run([], every_s=0.001)
-    assert one.run([]) == []
+        rig.run([], every_s=0.001)
+    assert rig.run([]) == []
 
 
 def test_a_tick_comes_before_the_coroutines_of_its_instant() -> None:
-    one, order = bench(), []
+    rig, order = bench(), []
 
     async def task() -> None:
         for _ in range(3):
-            await one.pause(0.1)
+            await rig.pause(0.1)
             order.append("task")
 
-    only(one, task(), on_tick=lambda readings, happened: order.append("tick"))
+    only(rig, task(), on_tick=lambda readings, happened: order.append("tick"))
     assert order == ["tick", "task"] * 3
 
 

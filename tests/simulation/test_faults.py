@@ -37,8 +37,8 @@ def cost(fault: str, workload: Workload, model: GpuModel = V100, days: float = 0
 @pytest.mark.parametrize("model", [V100, H100], ids=lambda model: model.name)
 @pytest.mark.parametrize("size", [0.01, 0.03, 0.1, 0.2])
 def test_a_brake_costs_its_size(model: GpuModel, size: float) -> None:
-    found = np.median(cost(f"brake={100 * size:g}%", SGEMM, model))
-    assert found == pytest.approx(size, rel=0.05)
+    median_cost = np.median(cost(f"brake={100 * size:g}%", SGEMM, model))
+    assert median_cost == pytest.approx(size, rel=0.05)
 
 
 @pytest.mark.parametrize("size", [0.01, 0.03, 0.1])
@@ -155,10 +155,10 @@ def test_retired_pages_show_in_an_event_and_in_counters() -> None:
     for model in (V100, A100):
         fleet = Fleet.draw(model, 4, 3, faults=1, kinds=["retired_pages"])
         (sick,) = fleet.planted
-        one = Simulation(fleet, find_load("idle"), began_ns=0)
-        one.advance(1_000_000_000)
-        assert [(event.gpu, event.code) for event in one.happened()] == [(sick, 63)]
-        values = one.readings().values
+        simulated = Simulation(fleet, find_load("idle"), began_ns=0)
+        simulated.advance(1_000_000_000)
+        assert [(event.gpu, event.code) for event in simulated.happened()] == [(sick, 63)]
+        values = simulated.readings().values
         for name in ("ecc_corrected", "ecc_uncorrected", *(["remapped_rows"] if model is A100 else [])):
             assert (values[name] > 0).tolist() == [gpu == sick for gpu in range(4)], name
         assert ("remapped_rows" in values) == (model is A100)
@@ -179,9 +179,9 @@ def whorl(*arguments: str) -> str:
 def test_the_store_has_sizes_and_the_population_and_refuses_others(tmp_path: Path) -> None:
     folder = str(tmp_path / "S")
     common = ("--store", folder, "--set", "cluster=c", "--fault", "slow_memory=3%", "--fault", "lost")
-    said = whorl(*common, "--set", "population=mixed")
-    assert "planted slow_memory=3%: " in said
-    assert "planted lost: " in said
+    printed = whorl(*common, "--set", "population=mixed")
+    assert "planted slow_memory=3%: " in printed
+    assert "planted lost: " in printed
     store = Store.open(folder)
     truth = store.sql(
         "select kind, size_pct, population, count(*) as n from truth group by all order by kind"
@@ -192,16 +192,16 @@ def test_the_store_has_sizes_and_the_population_and_refuses_others(tmp_path: Pat
         ("slow_memory", 3.0, 1),
     ]
     assert {row["population"] for row in truth} == {"mixed"}
-    found = store.sql("select distinct vbios from gpus order by 1").to_pylist()
-    assert [row["vbios"] for row in found] == ["simulated 1", "simulated 2"]
-    for other, words in (
+    revisions = store.sql("select distinct vbios from gpus order by 1").to_pylist()
+    assert [row["vbios"] for row in revisions] == ["simulated 1", "simulated 2"]
+    for options, words in (
         (
             ("--set", "population=mixed", "--fault", "slow_memory=4%", "--fault", "lost"),
             "is 'slow_memory' of 3 % there",
         ),
         (("--fault", "slow_memory=3%", "--fault", "lost"), "of the population 'mixed', not 'normal'"),
     ):
-        assert words in whorl("--store", folder, "--set", "cluster=c", *other)
+        assert words in whorl("--store", folder, "--set", "cluster=c", *options)
     assert "of seed 1" in whorl("--store", folder, "--set", "population=t5-silicon"), "a cluster of its own"
     names = store.sql("select distinct cluster from gpus order by 1").to_pylist()
     assert [row["cluster"] for row in names] == ["c", "simulated-V100-1-t5-silicon"]

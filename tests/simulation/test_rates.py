@@ -26,4 +26,4 @@ def test_latency_grows_with_the_footprint_from_level_to_level(model: GpuModel) -
     assert all(a[0] <= b[0] for a, b in pairwise(latencies))
     assert latencies[0] == (rates.l2_ns, rates.l2_ns)
     assert latencies[-1][0] == pytest.approx(rates.dram_ns, rel=0.01)
-    assert all(scaling <= whole for whole, scaling in latencies)
+    assert all(scaling <= latency for latency, scaling in latencies)

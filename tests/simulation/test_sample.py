@@ -38,9 +38,9 @@ def _by(rows: Rows, key: str, value: str) -> dict[str, list[float]]:
 
 
 def test_the_same_seed_gives_the_same_bytes(sample: Sample, tmp_path: Path) -> None:
-    again, other = write_sample(tmp_path / "a" / "b"), write_sample(tmp_path / "c", seed=48)
+    again, of_another_seed = write_sample(tmp_path / "a" / "b"), write_sample(tmp_path / "c", seed=48)
     assert [path.name for path in again.files] == list(FILES)
-    for first, second, third in zip(sample.files, again.files, other.files, strict=True):
+    for first, second, third in zip(sample.files, again.files, of_another_seed.files, strict=True):
         assert first.read_bytes() == second.read_bytes()
         assert first.read_bytes() != third.read_bytes()
     assert again.planted == sample.planted
@@ -63,8 +63,8 @@ def test_the_nvidia_smi_stream(sample: Sample) -> None:
             assert row[column].endswith(unit) or row[column] == "[N/A]"
     assert [len(readings) for readings in by_gpu.values()] == [120] * 4
     for readings in by_gpu.values():
-        seen = [datetime.strptime(row["timestamp"], "%Y/%m/%d %H:%M:%S.%f") for row in readings]  # noqa: DTZ007
-        steps = np.diff([moment.timestamp() for moment in seen])
+        moments = [datetime.strptime(row["timestamp"], "%Y/%m/%d %H:%M:%S.%f") for row in readings]  # noqa: DTZ007
+        steps = np.diff([moment.timestamp() for moment in moments])
         assert steps == pytest.approx(np.ones(119), abs=0.02)
         temperature = [int(row["temperature.gpu"]) for row in readings]
         assert max(temperature) - min(temperature) > 20
@@ -107,9 +107,9 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_names_and_refuses(tmp_path: Path) -> None:
-    spoken = CliRunner().invoke(command, ["--help"]).output
-    assert f"[default: {GPUS}]" in spoken
-    assert f"[default: {SEED}]" in " ".join(spoken.split())
+    help_text = CliRunner().invoke(command, ["--help"]).output
+    assert f"[default: {GPUS}]" in help_text
+    assert f"[default: {SEED}]" in " ".join(help_text.split())
     folder = tmp_path / "my files"
     done = CliRunner().invoke(command, [str(folder), "--gpus", "8", "--seed", "3"], catch_exceptions=False)
     assert done.exit_code == 0

@@ -138,14 +138,14 @@ def _moment(values: Floats, power: int) -> float:
 @pytest.mark.parametrize("name", POPULATIONS)
 def test_a_population_is_the_same_for_one_seed_and_moves_only_what_it_is_about(name: str) -> None:
     spread = find_population(f" {name.upper()} ")
-    one, again, usual = (Fleet.draw(V100, 96, 9, each, faults=0) for each in (spread, spread, None))
-    assert one.population == name
-    assert one.planted == {}
-    for column, values in vars(one.silicon).items():
+    drawn, again, usual = (Fleet.draw(V100, 96, 9, chosen, faults=0) for chosen in (spread, spread, None))
+    assert drawn.population == name
+    assert drawn.planted == {}
+    for column, values in vars(drawn.silicon).items():
         assert np.array_equal(values, getattr(again.silicon, column))
-    assert np.array_equal(one.silicon.board, usual.silicon.board)
+    assert np.array_equal(drawn.silicon.board, usual.silicon.board)
     if spread == Spread(run_tail=spread.run_tail, glitch_share=spread.glitch_share):
-        assert all(np.array_equal(values, getattr(usual.silicon, name)) for name, values in vars(one.silicon).items())
+        assert all(np.array_equal(values, getattr(usual.silicon, name)) for name, values in vars(drawn.silicon).items())
 
 
 def test_silicon_has_the_tail_and_the_skew_of_its_population() -> None:
@@ -173,10 +173,10 @@ def test_nodes_and_cabinets_share_what_their_population_says() -> None:
 
 def test_mixed_revisions_are_faster_and_known_only_where_they_are_recorded() -> None:
     fleet, times = level("mixed", CYCLES)
-    other = fleet.revision == 2
-    assert other.mean() == pytest.approx(0.16, abs=0.02)
-    assert times[~other].mean() - times[other].mean() == pytest.approx(100 * np.log(1.03), abs=0.05)
-    assert {vbios for vbios, second in zip(fleet.vbios, other, strict=True) if second} == {"simulated 2"}
+    second_revision = fleet.revision == 2
+    assert second_revision.mean() == pytest.approx(0.16, abs=0.02)
+    assert times[~second_revision].mean() - times[second_revision].mean() == pytest.approx(100 * np.log(1.03), abs=0.05)
+    assert {vbios for vbios, second in zip(fleet.vbios, second_revision, strict=True) if second} == {"simulated 2"}
     hidden, same = level("mixed-unrecorded", CYCLES)
     assert np.array_equal(times, same)
     assert set(hidden.vbios) == {None}

@@ -48,9 +48,9 @@ def same(a: Readings, b: Readings) -> bool:
 @pytest.fixture(scope="module")
 def warm() -> Simulation:
     """64 V100s after three minutes of SGEMM."""
-    one = simulation(gpus=64)
-    one.advance(BEGAN + 180 * S)
-    return one
+    simulated = simulation(gpus=64)
+    simulated.advance(BEGAN + 180 * S)
+    return simulated
 
 
 def test_the_loop_settles_where_the_steady_state_says(warm: Simulation) -> None:
@@ -73,37 +73,37 @@ def test_the_loop_settles_where_the_steady_state_says(warm: Simulation) -> None:
 def test_every_step_is_what_the_equations_say() -> None:
     """The same physics written plainly, one GPU at a time, from the outside: power, heat and filter."""
     fleet = Fleet.draw(V100, 4, 5, faults=0)
-    one = Simulation(fleet, replace(AT_ONCE, begins_s=2.0), began_ns=BEGAN)
+    simulated = Simulation(fleet, replace(AT_ONCE, begins_s=2.0), began_ns=BEGAN)
     silicon = fleet.silicon
     idle = fleet.idle().true_power_w
-    own = silicon.resistance_k_w - silicon.preheat_k_w
+    own_k_w = silicon.resistance_k_w - silicon.preheat_k_w
     upstream = np.array([0.0, 1.0, 0.0, 1.0])
     assert ((silicon.preheat_k_w > 0) == (upstream > 0)).all()
-    die, sink = DIE_SHARE * own * idle, SINK_SHARE * own * idle + silicon.preheat_k_w * np.roll(idle, 1)
+    die, sink = DIE_SHARE * own_k_w * idle, SINK_SHARE * own_k_w * idle + silicon.preheat_k_w * np.roll(idle, 1)
     block = []
     for step in range(150):
-        clock = one.clock_mhz
-        one.advance(BEGAN + (step + 1) * STEP_NS)
+        clock = simulated.clock_mhz
+        simulated.advance(BEGAN + (step + 1) * STEP_NS)
         working = step >= 100
         plain = power(V100, silicon, SGEMM if working else IDLE, clock, silicon.inlet_c + die + sink)
         # The wobble of the load is random: the power may differ by five of its standard deviations.
         load = plain - power(V100, silicon, IDLE, clock, silicon.inlet_c + die + sink)
-        watts = one.true_power_w
+        watts = simulated.true_power_w
         assert (np.abs(watts - plain) <= 0.02 * load + 1e-9).all()
-        die += -np.expm1(-STEP_S / DIE_S) * (DIE_SHARE * own * watts - die)
+        die += -np.expm1(-STEP_S / DIE_S) * (DIE_SHARE * own_k_w * watts - die)
         block.append(watts)
         if len(block) == BLOCK:
             mean = np.mean(block, axis=0)
-            goal = SINK_SHARE * own * mean + silicon.preheat_k_w * np.roll(mean, 1)
+            goal = SINK_SHARE * own_k_w * mean + silicon.preheat_k_w * np.roll(mean, 1)
             sink += -np.expm1(-STEP_S * BLOCK / SINK_S) * (goal - sink)
             block = []
-        assert one.temperature_c == pytest.approx(silicon.inlet_c + die + sink, abs=1e-9)
+        assert simulated.temperature_c == pytest.approx(silicon.inlet_c + die + sink, abs=1e-9)
 
 
 def test_a_cap_and_a_lock_are_kept() -> None:
     capped, locked = simulation(gpus=16, cap=200.0), simulation(gpus=16, lock=1000.0)
-    for one in (capped, locked):
-        one.advance(BEGAN + 60 * S)
+    for simulated in (capped, locked):
+        simulated.advance(BEGAN + 60 * S)
     assert (capped.filtered_power_w < 203).all()
     assert (capped.readings().values["power_limit_mw"] == 200_000).all()
     assert (locked.clock_mhz == 997.5).all()
@@ -141,10 +141,10 @@ def test_how_the_time_is_cut_does_not_change_a_bit() -> None:
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
 def test_readings_are_columns_of_the_table(model: GpuModel) -> None:
-    one = simulation(model)
-    one.advance(BEGAN + 3 * S)
-    readings = one.readings()
-    assert readings.ts_ns == one.now_ns == BEGAN + 3 * S
+    simulated = simulation(model)
+    simulated.advance(BEGAN + 3 * S)
+    readings = simulated.readings()
+    assert readings.ts_ns == simulated.now_ns == BEGAN + 3 * S
     types = {column.name: column.type for column in TELEMETRY.columns}
     for name, values in readings.values.items():
         assert types[name] in ("INTEGER", "BIGINT"), name
@@ -156,73 +156,73 @@ def test_readings_are_columns_of_the_table(model: GpuModel) -> None:
     assert ("memory_temperature_c" in readings.values) == (model is not V100)
 
 
-def _by_step(one: Simulation, column: str, steps: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    start, values = one.now_ns, []
+def _by_step(simulated: Simulation, column: str, steps: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    start, values = simulated.now_ns, []
     for step in range(1, steps + 1):
-        one.advance(start + step * STEP_NS)
-        values.append(one.readings().values[column])
+        simulated.advance(start + step * STEP_NS)
+        values.append(simulated.readings().values[column])
     return np.array(values)
 
 
-@pytest.mark.parametrize(("model", "every"), [(V100, 1), (A100, 5), (H100, 5)], ids=["V100", "A100", "H100"])
-def test_a_power_reading_repeats_until_the_sensors_next_tick(model: GpuModel, every: int) -> None:
-    one = simulation(model)
-    one.advance(BEGAN + 2 * S)
-    changes = np.diff(_by_step(one, "power_instant_mw", 50), axis=0) != 0
-    ticks = (np.arange(1, 50) + 1) % every == 0
+@pytest.mark.parametrize(("model", "steps_a_reading"), [(V100, 1), (A100, 5), (H100, 5)], ids=["V100", "A100", "H100"])
+def test_a_power_reading_repeats_until_the_sensors_next_tick(model: GpuModel, steps_a_reading: int) -> None:
+    simulated = simulation(model)
+    simulated.advance(BEGAN + 2 * S)
+    changes = np.diff(_by_step(simulated, "power_instant_mw", 50), axis=0) != 0
+    ticks = (np.arange(1, 50) + 1) % steps_a_reading == 0
     assert changes[ticks].all()
     assert not changes[~ticks].any()
-    ages = _by_step(one, "power_age_us", 10)
-    assert ages[:, 0].tolist() == [20_000 * ((step + 1) % every) for step in range(10)]
+    ages = _by_step(simulated, "power_age_us", 10)
+    assert ages[:, 0].tolist() == [20_000 * ((step + 1) % steps_a_reading) for step in range(10)]
 
 
 def test_the_part_time_sensor_sees_the_last_quarter_of_its_period() -> None:
-    one = simulation(A100, gpus=64, load=replace(AT_ONCE, begins_s=0.06))
+    simulated = simulation(A100, gpus=64, load=replace(AT_ONCE, begins_s=0.06))
     watts = []
     for step in range(1, 6):
-        one.advance(BEGAN + step * STEP_NS)
-        watts.append(one.true_power_w * one.fleet.silicon.sensor)
+        simulated.advance(BEGAN + step * STEP_NS)
+        watts.append(simulated.true_power_w * simulated.fleet.silicon.sensor)
     expected = (20 * watts[4] + 5 * watts[3]) / 25
-    noise = one.readings().values["power_mw"] / 1000 - expected
+    noise = simulated.readings().values["power_mw"] / 1000 - expected
     assert np.abs(noise).max() < 5 * 0.0008 * A100.power_limit_w
     assert 0.5 < noise.std() / (0.0008 * A100.power_limit_w) < 1.5
     assert np.abs(np.mean(watts, axis=0) - expected).min() > 3, "a sensor that saw all of it would read otherwise"
 
 
 def test_the_averaged_power_is_the_mean_of_a_second() -> None:
-    one = simulation(H100, gpus=16, load=replace(AT_ONCE, begins_s=0.5))
+    simulated = simulation(H100, gpus=16, load=replace(AT_ONCE, begins_s=0.5))
     watts: list[Floats] = []
     for step in range(1, 151):
-        one.advance(BEGAN + step * STEP_NS)
-        watts.append(one.true_power_w * one.fleet.silicon.sensor)
-    values = one.readings().values
+        simulated.advance(BEGAN + step * STEP_NS)
+        watts.append(simulated.true_power_w * simulated.fleet.silicon.sensor)
+    values = simulated.readings().values
     assert values["power_average_mw"] / 1000 == pytest.approx(np.mean(watts[-50:], axis=0), abs=1.5)
     assert np.array_equal(values["power_mw"], values["power_average_mw"])
     assert (values["power_window_ms"] == 1000).all()
 
 
 def test_the_energy_counter_is_the_integral_of_the_true_power() -> None:
-    one = simulation(gpus=8, load=find_load("square"), kinds=("brake",))
+    simulated = simulation(gpus=8, load=find_load("square"), kinds=("brake",))
     joules = np.zeros(8)
     for step in range(1, 1001):
-        one.advance(BEGAN + step * STEP_NS)
-        joules += one.true_power_w * STEP_S
+        simulated.advance(BEGAN + step * STEP_NS)
+        joules += simulated.true_power_w * STEP_S
         if step % 333 == 0:
-            assert one.energy_mj == pytest.approx(1000 * joules, rel=1e-12)
-    assert np.array_equal(one.readings().values["energy_mj"], np.floor(one.energy_mj).astype(np.int64))
+            assert simulated.energy_mj == pytest.approx(1000 * joules, rel=1e-12)
+    assert np.array_equal(simulated.readings().values["energy_mj"], np.floor(simulated.energy_mj).astype(np.int64))
 
 
 def test_what_a_driver_says_of_idle_and_of_capped_gpus() -> None:
-    one = simulation(gpus=8, load=find_load("sgemm"))
-    one.advance(BEGAN + 9 * S)
-    idle = one.readings().values
+    simulated = simulation(gpus=8, load=find_load("sgemm"))
+    simulated.advance(BEGAN + 9 * S)
+    idle = simulated.readings().values
     assert (idle["clock_event_reasons"] == 1).all()
     assert (idle["sm_clock_mhz"] == 135).all()
     assert (idle["utilization"] == 0).all()
-    one.advance(BEGAN + 100 * S)
-    first = one.readings().values
-    one.advance(BEGAN + 200 * S)
-    second = one.readings().values
+    simulated.advance(BEGAN + 100 * S)
+    first = simulated.readings().values
+    simulated.advance(BEGAN + 200 * S)
+    second = simulated.readings().values
     assert (second["utilization"] == 100).all()
     assert (second["memory_used"] == 7884 << 20).all()
     assert (second["clock_event_reasons"] & 4).mean() > 2, "most are held at the cap at any time"
@@ -235,25 +235,25 @@ def test_what_a_driver_says_of_idle_and_of_capped_gpus() -> None:
 
 
 def test_a_square_wave_is_at_work_half_of_the_time() -> None:
-    one = simulation(load=find_load("square"))
+    simulated = simulation(load=find_load("square"))
     busy = []
     for second in range(1, 61):
-        one.advance(BEGAN + second * S)
-        busy.append(bool(one.readings().values["utilization"].all()))
+        simulated.advance(BEGAN + second * S)
+        busy.append(bool(simulated.readings().values["utilization"].all()))
     assert [second for second in range(1, 61) if busy[second - 1]] == [*range(11, 21), *range(31, 41), *range(51, 61)]
 
 
 def test_a_staggered_load_starts_one_gpu_after_the_other() -> None:
-    one = simulation(gpus=5, load=find_load("staggered"))
+    simulated = simulation(gpus=5, load=find_load("staggered"))
     for second, working in ((9, 0), (15, 1), (75, 2), (135, 3), (251, 5), (301, 4), (311, 5)):
-        one.advance(BEGAN + second * S)
-        assert (one.readings().values["utilization"] > 0).sum() == working, second
+        simulated.advance(BEGAN + second * S)
+        assert (simulated.readings().values["utilization"] > 0).sum() == working, second
 
 
 def test_a_mixed_load_gives_each_gpu_of_a_node_its_own_work() -> None:
-    one = simulation(gpus=8, load=find_load("mixed"))
-    one.advance(BEGAN + 60 * S)
-    values = one.readings().values
+    simulated = simulation(gpus=8, load=find_load("mixed"))
+    simulated.advance(BEGAN + 60 * S)
+    values = simulated.readings().values
     assert values["memory_utilization"].tolist() == [12, 35, 92, 25] * 2
     assert np.array_equal(values["memory_utilization"][:4], values["memory_utilization"][4:])
     assert (values["power_mw"][1::4] < values["power_mw"][::4]).all()
@@ -266,16 +266,16 @@ def test_a_board_that_cannot_cool_is_slowed_by_its_temperature() -> None:
     fleet = Fleet.draw(V100, 4, 1, faults=0)
     resistance = fleet.silicon.resistance_k_w * np.array([2.2, 1.0, 1.0, 1.0])
     silicon = Silicon(**(vars(fleet.silicon) | {"resistance_k_w": resistance}))
-    one = Simulation(replace(fleet, silicon=silicon), AT_ONCE, began_ns=BEGAN)
+    simulated = Simulation(replace(fleet, silicon=silicon), AT_ONCE, began_ns=BEGAN)
     hottest = 0.0
     for second in range(1, 200):
-        one.advance(BEGAN + second * S)
-        hottest = max(hottest, float(one.temperature_c[0]))
-    values = one.readings().values
+        simulated.advance(BEGAN + second * S)
+        hottest = max(hottest, float(simulated.temperature_c[0]))
+    values = simulated.readings().values
     assert V100.slowdown_c - 2 < hottest < V100.slowdown_c + 1
     assert values["thermal_violation_ns"][0] > 50 * S
     assert (values["thermal_violation_ns"][1:] == 0).all()
-    assert one.clock_mhz[0] < one.clock_mhz[1:].min() - 100
+    assert simulated.clock_mhz[0] < simulated.clock_mhz[1:].min() - 100
 
 
 def test_profiling_metrics_of_hopper_follow_the_work() -> None:
@@ -300,31 +300,31 @@ def test_profiling_metrics_of_hopper_follow_the_work() -> None:
 
 
 def test_a_stuck_sensor_freezes_while_all_else_goes_on() -> None:
-    one = simulation(H100, load=find_load("square"), span_s=100.0, kinds=("stuck_sensor",))
-    gpu = fault_at(one.fleet, "stuck_sensor")
-    onset = one.onsets_s[0][gpu]
+    simulated = simulation(H100, load=find_load("square"), span_s=100.0, kinds=("stuck_sensor",))
+    gpu = fault_at(simulated.fleet, "stuck_sensor")
+    onset = simulated.onsets_s[0][gpu]
     assert 20 <= onset <= 60
-    one.advance(BEGAN + round((onset - 1) * S))
-    before = _by_step(one, "power_instant_mw", 45)[:, gpu]
+    simulated.advance(BEGAN + round((onset - 1) * S))
+    before = _by_step(simulated, "power_instant_mw", 45)[:, gpu]
     assert len(np.unique(before)) > 5
-    one.advance(BEGAN + round(onset * S) + STEP_NS)
+    simulated.advance(BEGAN + round(onset * S) + STEP_NS)
     columns: dict[str, list[int]] = {name: [] for name in ("power_mw", "power_instant_mw", "energy_mj", "sm_clock_mhz")}
     for second in range(40):
-        one.advance(BEGAN + round((onset + 1 + second) * S))
+        simulated.advance(BEGAN + round((onset + 1 + second) * S))
         for name, values in columns.items():
-            values.append(int(one.readings().values[name][gpu]))
+            values.append(int(simulated.readings().values[name][gpu]))
     assert len(set(columns["power_mw"])) == len(set(columns["power_instant_mw"])) == 1
     assert len(set(columns["energy_mj"])) == 40
     assert len(set(columns["sm_clock_mhz"])) > 1
 
 
 def test_a_sensor_that_reads_0_w_leaves_the_energy_counter() -> None:
-    one = simulation(H100, load=find_load("square"), span_s=100.0, kinds=("zero_power",))
-    dark = np.arange(len(one.fleet)) == fault_at(one.fleet, "zero_power")
+    simulated = simulation(H100, load=find_load("square"), span_s=100.0, kinds=("zero_power",))
+    dark = np.arange(len(simulated.fleet)) == fault_at(simulated.fleet, "zero_power")
     joules = []
     for second in range(10, 40, 5):
-        one.advance(BEGAN + second * S)
-        values = one.readings().values
+        simulated.advance(BEGAN + second * S)
+        values = simulated.readings().values
         for name in ("power_mw", "power_instant_mw", "power_average_mw"):
             assert ((values[name] == 0) == dark).all()
         joules.append(int(values["energy_mj"][dark][0]))
@@ -332,25 +332,25 @@ def test_a_sensor_that_reads_0_w_leaves_the_energy_counter() -> None:
 
 
 def test_lost_gpus_are_told_and_every_second_one_returns() -> None:
-    one = simulation(gpus=16, load=find_load("constant"), span_s=100.0, kinds=("lost", "lost"))
-    gone = sorted(one.fleet.planted)
-    began, ended = one.onsets_s
+    simulated = simulation(gpus=16, load=find_load("constant"), span_s=100.0, kinds=("lost", "lost"))
+    gone = sorted(simulated.fleet.planted)
+    began, ended = simulated.onsets_s
     assert np.isfinite(ended[gone]).sum() == 1
     happened, lost = [], []
     for second in range(1, 101):
-        one.advance(BEGAN + second * S)
-        readings = one.readings()
+        simulated.advance(BEGAN + second * S)
+        readings = simulated.readings()
         lost.append(readings.lost)
         assert all(np.array_equal(mask, readings.lost) for mask in readings.missing.values())
-        happened += one.happened()
+        happened += simulated.happened()
     seconds = np.array(lost).sum(axis=0)
     back = next(gpu for gpu in gone if np.isfinite(ended[gpu]))
     for gpu in gone:
-        kinds = [one.kind for one in happened if one.gpu == gpu]
+        kinds = [change.kind for change in happened if change.gpu == gpu]
         assert kinds == (["xid", "lost", "returned"] if gpu == back else ["xid", "lost"])
         assert seconds[gpu] == pytest.approx(min(ended[gpu], 100) - began[gpu], abs=1)
-    assert {one.gpu for one in happened} == set(gone)
-    assert "79" in next(one.detail for one in happened if one.kind == "xid")
+    assert {change.gpu for change in happened} == set(gone)
+    assert "79" in next(change.detail for change in happened if change.kind == "xid")
     values = readings.values
     others = np.delete(np.arange(16), gone)
     assert 0 < values["energy_mj"][back] < values["energy_mj"][others].min()
@@ -363,12 +363,12 @@ def test_lost_gpus_are_told_and_every_second_one_returns() -> None:
 def test_a_node_is_its_gpus_and_a_host_and_a_calm_fit_finds_the_gain_of_each_board() -> None:
     """The wall meter has 0.5 % and 1 W; whatever the host does within minutes, the counter of its CPUs shows."""
     fleet = Fleet.draw(V100, 8, 3, find_population("sensors"), faults=0)
-    one = Simulation(fleet, find_load("turns"), began_ns=BEGAN)
+    simulated = Simulation(fleet, find_load("turns"), began_ns=BEGAN)
     watts, node_w, counted = [], [], []
     for second in range(0, 900, 10):
-        one.advance(BEGAN + second * 10**9)
-        nodes = one.node_readings()
-        watts.append(one.readings().values["power_mw"] / 1000)
+        simulated.advance(BEGAN + second * 10**9)
+        nodes = simulated.node_readings()
+        watts.append(simulated.readings().values["power_mw"] / 1000)
         node_w.append(nodes.wall_mw / 1000 * EFFICIENCY)
         counted.append(nodes.cpu_mj / 1e6)
     rest_w = np.array(node_w)[1:] - np.diff(counted, axis=0) * 100  # without the CPUs
@@ -383,14 +383,14 @@ def test_a_node_is_its_gpus_and_a_host_and_a_calm_fit_finds_the_gain_of_each_boa
 
 def test_a_counter_with_the_error_of_its_sensor_counts_what_the_sensor_shows() -> None:
     fleet = Fleet.draw(V100, 8, 3, find_population("sensors"), faults=1, kinds=("lost",))
-    one = Simulation(fleet, find_load("gemm"), began_ns=BEGAN, span_s=60.0)
+    simulated = Simulation(fleet, find_load("gemm"), began_ns=BEGAN, span_s=60.0)
     shown_w = []
     for step in range(1000):
-        one.advance(BEGAN + step * 20_000_000)
-        shown_w.append(one.readings().values["power_mw"] / 1000)
-    joules = one.readings().values["energy_mj"] / 1000
+        simulated.advance(BEGAN + step * 20_000_000)
+        shown_w.append(simulated.readings().values["power_mw"] / 1000)
+    joules = simulated.readings().values["energy_mj"] / 1000
     assert joules == pytest.approx(np.sum(shown_w, axis=0) * 0.02, rel=0.003)
-    assert np.abs(joules / (one.energy_mj / 1000) - 1).max() > 0.03
-    one.advance(BEGAN + 120 * 10**9)
-    assert not one.lost.any()  # the one that was lost is back, and counts from 0
-    assert one.readings().values["energy_mj"].min() >= 0
+    assert np.abs(joules / (simulated.energy_mj / 1000) - 1).max() > 0.03
+    simulated.advance(BEGAN + 120 * 10**9)
+    assert not simulated.lost.any()  # the one that was lost is back, and counts from 0
+    assert simulated.readings().values["energy_mj"].min() >= 0
