@@ -528,6 +528,11 @@ def shuffle(kernel: Kernel, instruction: Instruction) -> Action:
     return action
 
 
+def sleep(kernel: Kernel, instruction: Instruction) -> Action:
+    """nanosleep: time is counted in instructions, so that there is nothing to wait for."""
+    return lambda wave, threads: None
+
+
 ACTIONS: dict[str, Callable[[Kernel, Instruction], Action]] = {
     "setp": comparison,
     "selp": selection,
@@ -538,6 +543,7 @@ ACTIONS: dict[str, Callable[[Kernel, Instruction], Action]] = {
     "st": store,
     "atom": atomic,
     "shfl": shuffle,
+    "nanosleep": sleep,
 }
 """Those that are not arithmetic."""
 

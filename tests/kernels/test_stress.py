@@ -15,7 +15,7 @@ from whorl.kernels.catalogue import find_kernel
 from whorl.kernels.cupy_library import source
 from whorl.kernels.simulated_device import facts_of as simulated_facts
 from whorl.kernels.simulated_device import timing
-from whorl.kernels.stress import PRECISIONS, build, fits, knobs_of
+from whorl.kernels.stress import KNOBS, PRECISIONS, build, fits, knobs_of
 from whorl.kernels.work import Facts, Launch, Unfit, Work
 from whorl.simulation.models import A100, H100, MODELS, V100, GpuModel
 from whorl.tests.kernels import compiling
@@ -145,6 +145,39 @@ def test_every_setting_that_fits_compiles_for_every_architecture_and_finds_its_r
 
 FEW = {"far_mib": 0, "near_pct": 0}
 HALF_MIB = replace(SMALL, l2_bytes=3 << 17)
+
+
+def small(number: int) -> list[Work]:
+    """Random settings at sizes for the host."""
+    narrow = [knob for knob in KNOBS if knob.name not in ("threads", "blocks", "shared_kib", "launches", *FEW)]
+    works: list[Work] = []
+    seed = 0
+    while len(works) < number:
+        draw = random.Random(seed)
+        setting = {knob.name: draw.choice(knob.values) for knob in narrow} | FEW
+        setting |= {"threads": draw.choice((32, 64)), "blocks": draw.choice((1, 2)), "launches": draw.choice((1, 2))}
+        setting["rounds"] = min(setting["rounds"], 4)
+        seed += 1
+        if fits(HALF_MIB, setting) is None:
+            works.append(work_of(HALF_MIB, **setting, steps=2, waves=draw.choice((1, 2)), footprint=1 << 18))
+    return works
+
+
+@needs_compiler
+def test_random_settings_are_right_whichever_compiler_and_left_out_blocks_are_found() -> None:
+    versions = [compiler.version for compiler in compiling.compilers()]
+    for place, work in enumerate(small(count(60, short=2))):
+        device = HostDevice(work, seed=place, compiler=versions[place % len(versions)])
+        for _ in range(3):
+            device.run()
+        assert device.wrong() == 0, work.parameters
+        launches = [step for step in work.turns[0] if isinstance(step, Launch)]
+        if launches[0].grid[0] > 1:
+            short = replace(launches[0], grid=(launches[0].grid[0] - 1, 1, 1))
+            device.run(instead=(short, *launches[1:]))
+        else:
+            device.run(instead=())
+        assert device.wrong() > 0, work.parameters
 
 
 ALL = {
