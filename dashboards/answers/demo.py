@@ -116,15 +116,11 @@ def _parts(result: DemoResult) -> Iterator[Part]:
 
 
 def _not_run(report: Report, names: Mapping[str, str]) -> Iterator[str]:
-    reasons: dict[tuple[str, str], set[str]] = {}
+    gpus: dict[tuple[str, str], list[str]] = {}
     for gpu, probe, reason in report.unrun:
-        reasons.setdefault((probe, reason), set()).add(gpu)
-    together: dict[tuple[str, frozenset[str]], list[str]] = {}
-    for (probe, reason), gpus in reasons.items():
-        together.setdefault((reason, frozenset(gpus)), []).append(probe)
-    for (reason, unrun), probes in together.items():
-        subject = many(len(unrun), "GPU") if len(unrun) > 1 else names.get(min(unrun), min(unrun))
-        yield f"Not run on {subject}: {', '.join(probes)} ({reason})."
+        gpus.setdefault((probe, reason), []).append(names.get(gpu, gpu))
+    for (probe, reason), unrun in gpus.items():
+        yield f"Not run on {many(len(unrun), 'GPU') if len(unrun) > 1 else unrun[0]}: {probe} ({reason})."
 
 
 def left_out(looked: Looked, report: Report) -> list[str]:

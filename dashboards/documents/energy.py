@@ -38,6 +38,7 @@ from ..words import (
     MISSING,
     TIMES,
     count,
+    in_store,
     in_unit,
     many,
     number,
@@ -200,9 +201,7 @@ def _columns(answer: EnergyAnswer, rows: Sequence[Row]) -> list[Described]:
         columns.append((GRAMS, estimated(CO2E)))
     if any(row["cost"] is not None for row in rows):
         columns.append((Column(f"cost {answer.booked.settings.currency or ''}".rstrip(), "estimate"), estimated(COST)))
-    if any(row["energy_j"] is None for row in rows):
-        columns.append((Column("why n/a", drops=3), why))
-    return columns
+    return [*columns, (Column("why n/a", drops=3), why)]
 
 
 def _name_columns(by: By) -> list[Described]:
@@ -512,11 +511,8 @@ def energy_document(answer: EnergyAnswer, store: str | Path) -> Document:
     for row in jobs:
         if row["job_id"]:
             cluster = f" --cluster {shlex.quote(row['cluster'])}" if row["cluster"] else ""
-            job = f"--job {shlex.quote(row['job_id'])}{cluster}"
-            parts += [
-                "Next, the first of these in full:",
-                Command(f"whorl energy --store {shlex.quote(str(store))} {job}"),
-            ]
+            command = f"whorl energy {in_store(store)} --job {shlex.quote(row['job_id'])}{cluster}"
+            parts += ["Next, the first of these in full:", Command(command)]
     return Document("Energy", parts)
 
 

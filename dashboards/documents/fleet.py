@@ -37,7 +37,7 @@ from ..words import (
 )
 from .evidence import action, because, remark, size
 from .gpu import software
-from .verdicts import GpuCounts, least, name_of, not_judged, to_watch
+from .verdicts import MEANINGS, GpuCounts, least, name_of, not_judged, to_watch
 from .verdicts import headline as headline_of
 
 WORST = 5
@@ -329,11 +329,7 @@ def definitions(judged: Judgement, noun: str, replicates: int | None) -> Section
             f"to matter. {judged.looks:,} comparisons were made; of 100 GPUs that are named for their figures, at most "
             f"{100 * ERROR_RATE:g} should be healthy (Benjamini and Hochberg)",
         ),
-        ("suspected, confirmed", "seen in one sitting; in two or more, at least 6 hours apart"),
-        (
-            "p, q",
-            "the chance that a healthy GPU shows this; the share of healthy GPUs among findings at least as clear",
-        ),
+        *((word, MEANINGS[word]) for word in ("suspected", "confirmed", "sitting", "p", "q")),
         ("cause", "a hint from clocks, power, temperature and events, and no diagnosis"),
         ("spread", _SPREAD),
         ("slowest GPU", _SLOWEST),

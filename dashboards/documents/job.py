@@ -192,9 +192,7 @@ def _gpus_table(frame: pl.DataFrame) -> Table:
             (Column("in", drops=4, explains="The work in which they were compared."), _basis),
             (Column(f"lost GPU {time}", "estimate", drops=1), estimated(_EXCESS_S, seconds)),
         ]
-    columns.append((Column("verdicts"), "verdicts"))
-    if frame["reason"].count():
-        columns.append((Column("why n/a", drops=2), lambda row: row["reason"] or ""))
+    columns += [(Column("verdicts"), "verdicts"), (Column("why n/a", drops=2), lambda row: row["reason"] or "")]
     return table_of(columns, rows, most=LISTED)
 
 
@@ -255,15 +253,12 @@ def quote_parts(quoted: Quoted) -> Iterable[Part]:
     complete = [quote for quote in quoted.quotes if quote.reason is None and quote.j is not None]
     if complete:
         yield _quote_table(quoted, complete)
-    reasons = dict.fromkeys(quote.reason or "there is no figure" for quote in quoted.quotes if quote not in complete)
-    for reason in reasons:
-        without = [
-            quote
-            for quote in quoted.quotes
-            if quote not in complete and (quote.reason or "there is no figure") == reason
-        ]
-        names = [f"{quote.option}{f' {quote.choice}' if quote.choice else ''}" for quote in without]
-        yield f"n/a: {', '.join(names)}: {reason}."
+    reasons: dict[str, list[str]] = {}
+    for quote in quoted.quotes:
+        if quote not in complete:
+            name = f"{quote.option} {quote.choice or ''}".rstrip()
+            reasons.setdefault(quote.reason or "there is no figure", []).append(name)
+    yield from (f"n/a: {', '.join(names)}: {reason}." for reason, names in reasons.items())
 
 
 def _quote_table(quoted: Quoted, quotes: Sequence[Quote]) -> Table:
@@ -413,9 +408,8 @@ def _excess_table(excess: FleetExcess, rows: Sequence[Row]) -> Table:
         (Column(f"energy {unit}", "number", drops=3), scaled("energy_j", size)),
         (Column(f"excess {unit}", "estimate"), estimated(_EXCESS_J, size)),
         (Column(f"excess GPU {time}", "estimate"), estimated(_EXCESS_S, seconds)),
+        (Column("kWh a year", "number", drops=4), "year_kwh"),
     ]
-    if any(row["year_kwh"] is not None for row in rows):
-        columns.append((Column("kWh a year", "number", drops=4), "year_kwh"))
     if any(row["excess_cost"] is not None for row in rows):
         money = excess.booked.settings.currency or "cost"
         columns.append((Column(f"{money} a year", "number"), "year_cost"))
@@ -476,13 +470,11 @@ def _idle_table(idle: HeldIdle, rows: Sequence[Row]) -> Table:
             replace(JOULES, explains="What the GPUs drew meanwhile.", drops=2),
             estimated(ENERGY),
         ),
-        (Column(f"GPU time, {money}", "number"), "gpu_hour_cost"),
-        (Column(f"energy, {money}", "number"), "cost"),
+        (Column(f"GPU time, {money}", "number", drops=1), "gpu_hour_cost"),
+        (Column(f"energy, {money}", "number", drops=1), "cost"),
         (Column("CO2e g", "number", drops=5), "co2e_g"),
     ]
-    priced = ("gpu_hour_cost", "cost", "co2e_g")
-    kept = [pair for pair, name in zip(columns[-3:], priced, strict=True) if any(row[name] is not None for row in rows)]
-    return table_of([*columns[:-3], *kept], rows, most=LISTED)
+    return table_of(columns, rows, most=LISTED)
 
 
 def _idle_total(idle: HeldIdle, jobs: int) -> Iterable[str]:

@@ -35,20 +35,18 @@ LISTED = 40
 """Rows of a table of findings, and reasons, for people; JSON has all."""
 NOTICEABLE_PCT = 10.0
 """GPUs are called fine only where a GPU that is slower by this would have been named."""
-_WORDS = (
-    ("suspected", "seen in one sitting; measure again on another day"),
-    ("confirmed", "seen in two sittings or more"),
-    ("sitting", "the runs of a GPU without a pause of 6 hours"),
-    ("peers", "the other GPUs of the same model, or of the cluster where the model is not known"),
-    (
-        "effect",
-        "how much more than its peers, in % of their level; slower, hotter and more power are positive. Of what is "
-        "slower than before, drifting or unstable: against its own past",
-    ),
-    ("[low, high]", "the 95 % interval: where the level lies in another sitting"),
-    ("p", "the chance that a healthy GPU shows this"),
-    ("q", "the share of healthy GPUs among all findings that are at least as clear"),
-)
+MEANINGS = {
+    "suspected": "seen in one sitting; measure again on another day",
+    "confirmed": "seen in two sittings or more",
+    "sitting": "the runs of a GPU without a pause of 6 hours",
+    "peers": "the other GPUs of the same model, or of the cluster where the model is not known",
+    "effect": "how much more than its peers, in % of their level; slower, hotter and more power are positive. Of what "
+    "is slower than before, drifting or unstable: against its own past",
+    "[low, high]": "the 95 % interval: where the level lies in another sitting",
+    "p": "the chance that a healthy GPU shows this",
+    "q": "the share of healthy GPUs among all findings that are at least as clear",
+}
+"""What the words of findings mean."""
 
 
 # -- how many ----------------------------------------------------------------------------------------------------
@@ -254,7 +252,9 @@ def compared(judgement: Judgement) -> str:
 
 def definitions(kinds: Iterable[Kind]) -> Section:
     """What the words of findings mean, in a fold: those of every finding, and those of these kinds."""
-    return Section(WORDS, [Facts([*_WORDS, *((str(kind), words.KINDS[kind]) for kind in sorted(kinds))])], folded=True)
+    return Section(
+        WORDS, [Facts([*MEANINGS.items(), *((str(kind), words.KINDS[kind]) for kind in sorted(kinds))])], folded=True
+    )
 
 
 def _cluster(judgement: Judgement, store: str | Path) -> Iterator[Part]:

@@ -119,18 +119,19 @@ def _judged(judgements: Iterable[Row], verdicts: Iterable[Row], labels: GpuLabel
 
 def _fingerprints(rows: Iterable[Row], labels: GpuLabels, now_ns: int) -> list[Series]:
     """Of each figure of the newest fingerprint: its ratio to the peers, with interval and number."""
-    ratios: list[Point] = []
-    ends: list[Point] = []
-    peers: list[Point] = []
-    sittings: list[Point] = []
-    for row in rows:
-        point = {**labels[row["cluster"], row["gpu"]], "workload": row["workload"], "figure": row["figure"]}
-        ratios.append((point, row["ratio"], now_ns))
-        for end, name in (("ratio_low", "low"), ("ratio_high", "high")):
-            if row[end] is not None:
-                ends.append(({**point, "end": name}, row[end], now_ns))
-        peers.append((point, row["peers"], now_ns))
-        sittings.append((point, row["sittings"], now_ns))
+    points = [
+        ({**labels[row["cluster"], row["gpu"]], "workload": row["workload"], "figure": row["figure"]}, row)
+        for row in rows
+    ]
+    ratios, peers, sittings = (
+        [(point, row[name], now_ns) for point, row in points] for name in ("ratio", "peers", "sittings")
+    )
+    ends: list[Point] = [
+        ({**point, "end": end}, row[f"ratio_{end}"], now_ns)
+        for point, row in points
+        for end in ("low", "high")
+        if row[f"ratio_{end}"] is not None
+    ]
     return [
         series("gpu_fleet", RATIO, "gauge", "a figure of the GPU over the median of its peers: GPUs of its model with "
                "the same workload", ratios),
