@@ -12,14 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from whorl import cli as command_line
-from whorl.cli import cli
 from whorl.cli.answers import doctor
 from whorl.jobs import node_doctor
 from whorl.jobs.node_doctor import NodeFinding, cupy_finding, node_findings
 from whorl.store import Store
+from whorl.tests.cli import calling
 from whorl.tests.probed_fleet import stored
 from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
@@ -33,15 +33,17 @@ def quick(monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
     monkeypatch.setattr(doctor, "cupy_finding", lambda: NodeFinding("CuPy", False, "not looked for", "GPU kernels"))
 
 
-def whorl(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["doctor", *arguments], env={"WHORL_STORE": ""})
+def whorl(*words: object) -> Result:
+    return calling.whorl("doctor", *words, WHORL_STORE="")
 
 
-def findings(*arguments: str) -> list[dict[str, Any]]:
-    document = json.loads(whorl("--json", *arguments).stdout)
+def findings(*words: object, status: int = 0) -> dict[str, dict[str, Any]]:
+    """The findings by what they are about; of several about the same, the first."""
+    result = whorl("--json", *words)
+    assert result.exit_code == status, result.output
+    document = json.loads(result.stdout)
     assert document["schema"] == "whorl.doctor/1"
-    found: list[dict[str, Any]] = document["findings"]
-    return found
+    return {finding["what"]: finding for finding in reversed(document["findings"])}
 
 
 @pytest.fixture
@@ -52,11 +54,9 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_every_finding_says_why() -> None:
-    result = whorl()
-    assert result.exit_code == 0
-    found = {f["what"]: f for f in findings()}
+    found = findings()
     assert {"whorl", "python", "duckdb", "polars", "pyarrow", "NVML", "Slurm"} <= set(found)
-    assert all(f["detail"] and f["needed_for"] for f in found.values())
+    assert all(finding["detail"] and finding["needed_for"] for finding in found.values())
     assert found["python"]["works"]
     assert found["opentelemetry-sdk"]["needed_for"] == "export otlp"
 
@@ -76,8 +76,7 @@ def test_a_missing_package_that_everything_needs_fails(monkeypatch: pytest.Monke
 
 
 def test_a_sound_store(store: Store) -> None:
-    assert whorl("--store", str(store.root)).exit_code == 0
-    (finding,) = [f for f in findings("--store", str(store.root)) if f["what"].startswith("store")]
+    [finding] = [row for name, row in findings("--store", store.root).items() if name.startswith("store")]
     assert finding["works"]
     assert "1,000 runs" in finding["detail"]
     assert "writable" in finding["detail"]
@@ -87,16 +86,14 @@ def test_a_sound_store(store: Store) -> None:
 def test_an_unsound_file_is_named(store: Store, kind: str) -> None:
     (path,) = (store.root / "runs").glob("x.*.parquet")
     content = path.read_bytes()
-    if kind == "torn":
-        path.write_bytes(content[:-20])
-    elif kind == "flipped":
-        path.write_bytes(content[:500] + bytes([content[500] ^ 1]) + content[501:])
-    else:
-        path.write_bytes(content[:4] + bytes(2000) + content[2004:])
-    assert whorl("--store", str(store.root)).exit_code == 1
-    finding = [f for f in findings("--store", str(store.root)) if f["what"] == "store file"]
-    assert [f["works"] for f in finding] == [False]
-    assert finding[0]["detail"].startswith(f"{path}: ")
+    damaged = {
+        "torn": content[:-20],
+        "flipped": content[:500] + bytes([content[500] ^ 1]) + content[501:],
+        "blank": content[:4] + bytes(2000) + content[2004:],
+    }
+    path.write_bytes(damaged[kind])
+    finding = findings("--store", store.root, status=1)["store file"]
+    assert (finding["works"], finding["detail"].startswith(f"{path}: ")) == (False, True)
 
 
 @pytest.mark.long
@@ -107,20 +104,21 @@ def test_a_store_that_lost_its_runs_says_so_and_does_not_ask_for_more(tmp_path: 
         path.write_bytes(b"PAR1")
     shutil.rmtree(lost / "runs")
     for store, sentence in ((damaged, "skipped, see the warnings"), (lost, "its folder runs has no runs")):
-        for verb in (["verdicts"], ["verdicts", "variability"]):
-            done = CliRunner().invoke(cli, [*verb, "--store", str(store)])
+        for verb in ("verdicts", "verdicts variability"):
+            done = calling.whorl(verb, "--store", store)
             assert (done.exit_code, sentence in done.stderr, "whorl import" in done.stderr) == (2, True, False), verb
     shutil.rmtree(lost / "gpus")
-    done = whorl("--json", "--store", str(lost))
-    wrong = [one for one in json.loads(done.stdout)["findings"] if one["what"] == "store table"]
+    done = whorl("--json", "--store", lost)
+    wrong = [finding for finding in json.loads(done.stdout)["findings"] if finding["what"] == "store table"]
     assert done.exit_code == 1
-    assert [one["detail"].partition(":")[0] for one in wrong] == [str(lost / "gpus"), str(lost / "runs")]
+    assert [finding["detail"].partition(":")[0] for finding in wrong] == [str(lost / "gpus"), str(lost / "runs")]
 
 
 def test_no_store_is_a_finding(tmp_path: Path) -> None:
-    assert whorl("--store", str(tmp_path / "nowhere")).exit_code == 1
-    (finding,) = [f for f in findings("--store", str(tmp_path / "nowhere")) if f["what"] == "store"]
+    finding = findings("--store", tmp_path / "nowhere", status=1)["store"]
     assert "is not a store (it does not exist)" in finding["detail"]
+    (finding,) = [row for row in node_findings(tmp_path / "nowhere") if row.what == "store"]
+    assert (finding.works, finding.vital) == (False, True)
 
 
 CUPY = """
@@ -136,52 +134,36 @@ class cuda:
 """
 
 
+def cupy(**names: object) -> str:
+    """A CuPy whose runtime says this."""
+    return CUPY.format(**({"driver": 12090, "built": 12090, "count": "return 4"} | names))
+
+
+OLD = "14.0.1: CuPy is built for CUDA 12.9, but the driver supports CUDA 11.8 at most: install a newer driver"
+NO_FOLDER = "FileNotFoundError(2, 'No such file or directory', '/nowhere/.cupy')"  # CuPy 14 makes its folder at once
+
+
 @pytest.mark.long(short=3)
 @pytest.mark.parametrize(
-    ("built", "driver", "count", "works", "said"),
+    ("module", "works", "words"),
     [
-        (12090, 13000, "return 4", True, "14.0.1 for CUDA 12.9, driver for 13.0, 4 GPUs"),
-        (12090, 12040, "return 4", True, "driver for 12.4"),
-        (
-            12090,
-            11080,
-            "raise cls.CUDARuntimeError('old')",
-            False,
-            "14.0.1: CuPy is built for CUDA 12.9, but the driver supports CUDA 11.8 at most: install a newer driver",
-        ),
-        (12090, 12090, "raise ImportError('libcudart.so.12: not found')", False, "libcudart.so.12: not found"),
-        (12090, 12090, "__import__('os').abort()", False, "status -6"),
+        (cupy(driver=13000), True, "14.0.1 for CUDA 12.9, driver for 13.0, 4 GPUs"),
+        (cupy(driver=12040), True, "driver for 12.4"),
+        (cupy(driver=11080, count="raise cls.CUDARuntimeError('old')"), False, OLD),
+        (cupy(count="raise ImportError('libcudart.so.12: not found')"), False, "libcudart.so.12: not found"),
+        (cupy(count="__import__('os').abort()"), False, "status -6"),
+        (f"raise {NO_FOLDER}", False, "CuPy cannot keep in /nowhere/.cupy what it compiles: No such file or directory"),
+        ("raise OSError('libcuda.so.1: wrong ELF class')", False, "CuPy cannot be loaded: libcuda.so.1: wrong ELF"),
     ],
 )
 def test_cupy_and_its_cuda(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built: int, driver: int, count: str, works: bool, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, works: bool, words: str
 ) -> None:
-    (tmp_path / "cupy.py").write_text(CUPY.format(built=built, driver=driver, count=count))
+    (tmp_path / "cupy.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     found = cupy_finding()
-    assert found.works == works
-    assert said in found.detail
-
-
-@pytest.mark.long(short=1)
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (
-            "FileNotFoundError(2, 'No such file or directory', '/nowhere/.cupy')",  # CuPy 14 makes its folder at once
-            "CuPy cannot keep in /nowhere/.cupy what it compiles: No such file or directory (set CUPY_CACHE_DIR",
-        ),
-        ("OSError('libcuda.so.1: wrong ELF class')", "CuPy cannot be loaded: libcuda.so.1: wrong ELF class"),
-    ],
-)
-def test_a_cupy_that_cannot_be_imported(error: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cupy.py").write_text(f"raise {error}")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found = cupy_finding()
-    assert not found.works
-    assert found.detail.startswith(said)
+    assert (found.works, words in found.detail) == (works, True), found.detail
 
 
 def test_without_cupy_it_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,19 +172,14 @@ def test_without_cupy_it_names_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_settings_and_who_may_change_them(state: Path) -> None:
-    found = {f["what"]: f for f in findings()}
+    found = findings()
     assert found["settings of GPUs"]["detail"] == "nothing to restore"
     assert not state.exists()
     assert "CAP_SYS_ADMIN" in found["changing settings of GPUs"]["detail"]
-
-
-def test_a_restore_file_that_cannot_be_used_is_a_finding(state: Path) -> None:
     state.mkdir()
     (state / "restore-GPU-1.json").write_text("{")
-    found = {f["what"]: f for f in findings()}
-    assert not found["settings of GPUs"]["works"]
-    assert "cannot be used" in found["settings of GPUs"]["detail"]
-    assert whorl().exit_code == 0, "reading GPUs goes on all the same"
+    finding = findings()["settings of GPUs"]  # reading GPUs goes on all the same
+    assert (finding["works"], "cannot be used" in finding["detail"]) == (False, True)
 
 
 @pytest.mark.long
@@ -214,7 +191,7 @@ def test_a_node_without_the_packages_of_the_analysis_says_what_it_sees(tmp_path:
 
 def test_a_node_says_what_it_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURMD_NODENAME", raising=False)
-    done = CliRunner().invoke(cli, doctor_here(tmp_path))
+    done = calling.whorl(*doctor_here(tmp_path))
     assert done.exit_code == 0, done.output
     assert sees_store(done.stdout)
 
@@ -231,15 +208,9 @@ def sees_store(printed: str) -> bool:
     return bool(findings["store"]["works"]) and "SLURMD_NODENAME is not set" in findings["GPUs"]["detail"]
 
 
-def test_a_store_that_cannot_be_used_is_a_finding(tmp_path: Path) -> None:
-    (finding,) = [one for one in node_findings(tmp_path / "absent") if one.what == "store"]
-    assert not finding.works
-    assert finding.vital
-
-
 def test_each_package_that_whorl_needs_is_named_in_a_sentence_where_it_is_missing() -> None:
     """The table of the command line has what pip calls each of them; without a row a missing one is a traceback."""
     project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
     needed = {re.split(r"[^\w-]", requirement)[0] for requirement in project["dependencies"]} - {"click"}
     assert needed <= set(command_line._DEPENDENCIES.values())
-    assert {"scipy", "scikit-learn", "ClusterShell"} <= {finding["what"] for finding in findings()}
+    assert {"scipy", "scikit-learn", "ClusterShell"} <= findings().keys()

@@ -6,7 +6,7 @@ import importlib.util
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import click
 import pytest
@@ -16,6 +16,7 @@ from whorl.cli import cli, output
 from whorl.cli.output import ProgressBar, show, width
 from whorl.dashboards.document import Column, Command, Table
 from whorl.store import Store
+from whorl.tests.cli.calling import whorl
 
 SAID = "takes 12.5 % longer than the median of its peers [+11.9, +13.0]"
 FOUND = Table(
@@ -31,79 +32,66 @@ FOUND = Table(
 NUMBERS = re.compile(r"\[?[+-]?\d[\d.,]*\]?")
 
 
-def printed(
-    table: Table, columns: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> str:
-    monkeypatch.setattr(output, "width", lambda: columns)
-    show([table])
-    return capsys.readouterr().out
+Print = Callable[[Table, int | None], str]
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Print:
+    """What a table looks like in a terminal of so many columns; None: in a pipe."""
+
+    def text(table: Table, columns: int | None) -> str:
+        monkeypatch.setattr(output, "width", lambda: columns)
+        show([table])
+        return capsys.readouterr().out
+
+    return text
 
 
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize("columns", [30, 44, 60, 80, 120, None])
-def test_numbers_are_never_split(
-    columns: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = printed(FOUND, columns, monkeypatch, capsys)
+def test_numbers_are_never_split(columns: int | None, printed: Print) -> None:
+    text = printed(FOUND, columns)
     assert text.isascii()  # no ellipsis
     assert {"1,234", "7", "12.5", "[+11.9,", "+13.0]"} <= set(text.split())
     assert columns is None or max(map(len, text.splitlines())) <= columns
-    shown = set(NUMBERS.findall(text.replace("row 2", "").replace("[95 %]", "")))
-    assert shown <= {number for row in FOUND.texts() for cell in row for number in NUMBERS.findall(cell)}
+    numbers = set(NUMBERS.findall(text.replace("row 2", "").replace("[95 %]", "")))
+    assert numbers <= {number for row in FOUND.texts() for cell in row for number in NUMBERS.findall(cell)}
 
 
-def test_columns_leave_in_the_order_that_the_table_says(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_columns_leave_in_the_order_that_the_table_says_and_then_each_row_takes_a_line_per_column(
+    printed: Print,
 ) -> None:
-    assert "No room" not in printed(FOUND, 80, monkeypatch, capsys)
-    narrower = printed(FOUND, 56, monkeypatch, capsys)
-    assert "median time" in narrower.splitlines()[0]
-    assert "[95 %]" not in narrower.splitlines()[0]
-    narrow = printed(FOUND, 40, monkeypatch, capsys)
+    assert "No room" not in printed(FOUND, 80)
+    narrower, narrow = printed(FOUND, 56), printed(FOUND, 40)
+    assert ["median time" in narrower.splitlines()[0], "[95 %]" in narrower.splitlines()[0]] == [True, False]
     assert "median time" not in narrow.splitlines()[0]
     assert "No room for median time" in narrow
-
-
-def test_where_no_table_fits_each_row_takes_a_line_per_column(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = printed(FOUND, 30, monkeypatch, capsys)
-    assert text.startswith("row 1\n  GPU       n1 / 0\n")
+    assert printed(FOUND, 30).startswith("row 1\n  GPU       n1 / 0\n")
     blank = Table(["policy", "over itself"], [["packed", ""], ["pal", "a sentence of some words"]])
-    assert printed(blank, 20, monkeypatch, capsys).splitlines()[:3] == ["row 1", "  policy       packed", "row 2"]
+    assert printed(blank, 20).splitlines()[:3] == ["row 1", "  policy       packed", "row 2"]
 
 
-def test_heads_break_before_a_table_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_heads_and_paths_break_before_a_table_is_given_up(printed: Print) -> None:
     """The gains of `whorl replay` are 107 columns wide by one head only."""
     gain = "+12.9 % [+1.0, +22.6]"
     heads = ["gain in avg JCT", "over packed", "over drain-outliers", "over itself without scores"]
     table = Table(heads, [["drain-outliers", gain, gain, gain]])
-    assert printed(table, 100, monkeypatch, capsys).splitlines()[0].split("  ")[0] == heads[0]
-    narrow = printed(table, 86, monkeypatch, capsys)
+    assert printed(table, 100).splitlines()[0].split("  ")[0] == heads[0]
+    narrow = printed(table, 86)
     assert any(line.count(gain) == 3 for line in narrow.splitlines())
     assert max(map(len, narrow.splitlines())) <= 86
-    assert printed(table, 70, monkeypatch, capsys).startswith("row 1\n  gain in avg JCT             drain-outliers\n")
-
-
-def test_a_path_breaks_where_the_whole_table_would_be_given_up(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = Table(["works", Column("what", "sentence")], [["no", f"its library was not found in {'/folder' * 12}"]])
-    text = printed(table, 60, monkeypatch, capsys)
+    assert printed(table, 70).startswith("row 1\n  gain in avg JCT             drain-outliers\n")
+    text = printed(Table(["works", Column("what", "sentence")], [["no", f"not found in {'/folder' * 12}"]]), 60)
     assert text.startswith("works  what")
     assert max(map(len, text.splitlines())) <= 60
     assert "/folder" * 12 in "".join(text.split())
 
 
-def test_a_node_without_rich_prints_plain_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = printed(FOUND, None, monkeypatch, capsys)
+def test_a_node_without_rich_prints_plain_lines(printed: Print, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = printed(FOUND, None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert printed(FOUND, 200, monkeypatch, capsys) == whole
-    assert max(map(len, printed(FOUND, 80, monkeypatch, capsys).splitlines())) <= 80
+    assert printed(FOUND, 200) == whole
+    assert max(map(len, printed(FOUND, 80).splitlines())) <= 80
 
 
 def test_a_width_of_0_means_80(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,14 +116,12 @@ def test_sentences_are_filled_and_commands_are_left_alone(
 
 
 def test_progress_goes_to_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressBar() as progress:
-        progress(1, 2, "gemm-fp32 on n1 / 0")
-    assert capsys.readouterr() == ("", "")
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with ProgressBar() as progress:
-        progress(1, 2, "gemm-fp32 on n1 / 0")
-    assert capsys.readouterr().err == "whorl: 1 of 2; gemm-fp32 on n1 / 0\n"
+    for terminal, line in ((False, ""), (True, "whorl: 1 of 2; gemm-fp32 on n1 / 0\n")):
+        monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal, raising=False)
+        with ProgressBar() as progress:
+            progress(1, 2, "gemm-fp32 on n1 / 0")
+        assert capsys.readouterr() == ("", line)
 
 
 def _every(command: click.Command, *names: str) -> Iterator[tuple[str, ...]]:
@@ -154,22 +140,18 @@ def test_help_fits_80_columns() -> None:
 
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize(
-    "command",
+    "words",
     [
-        ["import", "--store", "S", "a\n\x1b[2J\u202ename.csv"],
-        ["sql", "--store", "S", "\x1b[2J\nselect"],
-        ["sql", "--store", "S\n\x9b2J", "select 1"],
-        ["no\nverb\x1b"],
-        ["check", "--for\nmat\x1b"],
-        ["--for\x1bmat"],
+        ["import", "--store", "S", "a\n\x1b[2J\u202ename.csv"], ["sql", "--store", "S", "\x1b[2J\nselect"],
+        ["sql", "--store", "S\n\x9b2J", "select 1"], ["no\nverb\x1b"], ["check", "--for\nmat\x1b"], ["--for\x1bmat"],
     ],
-)
+)  # fmt: skip
 def test_what_a_name_holds_does_not_steer_the_terminal(
-    command: list[str], store: Store, monkeypatch: pytest.MonkeyPatch
+    words: list[str], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(store.root.parent)
     store.root.rename("S")
-    done = CliRunner().invoke(cli, command)
+    done = whorl("", *words)
     assert done.exit_code > 1
     assert not set("\x1b\x9b\u202e") & set(done.output)
     assert "\\n" in done.output or "\\x1b" in done.output
@@ -177,34 +159,27 @@ def test_what_a_name_holds_does_not_steer_the_terminal(
 
 def test_an_error_is_cut_in_the_middle(store: Store) -> None:
     name = "x" * 100_000
-    done = CliRunner().invoke(cli, [name])
+    done = whorl("", name)
     assert done.exit_code
-    assert len(done.output) < 3_000
     assert "characters ...]" in done.output
-    assert len(CliRunner().invoke(cli, ["sql", "--store", str(store.root), name]).output) < 3_000
+    assert max(len(done.output), len(whorl("sql --store", store.root, name).output)) < 3_000
 
 
 def test_json_holds_no_control_character(capsys: pytest.CaptureFixture[str]) -> None:
     document = {"schema": "a", "name": "\x1b\n\x9b"}
     output.print_json(document)
-    printed = capsys.readouterr().out
-    assert not set("\x1b\x9b") & set(printed)
-    assert json.loads(printed) == document
+    text = capsys.readouterr().out
+    assert not set("\x1b\x9b") & set(text)
+    assert json.loads(text) == document
 
 
-@pytest.mark.parametrize(
-    ("words", "status"),
-    [
-        ("verdicts --store A --store B", 2),
-        ("energy excess --store A --by gpu --by job", 2),
-        ("check --store A --store B", 3),
-    ],
-)
-def test_an_option_of_one_value_that_is_given_twice_is_refused(words: str, status: int) -> None:
-    done = CliRunner().invoke(cli, words.split())
-    assert (done.exit_code, f"{words.split()[-2]} is given 2 times" in done.stderr) == (status, True), done.stderr
-
-
-def test_repeatable_options_and_flags_may_be_given_twice() -> None:
-    words = "verdicts variability --store /nowhere/S --cluster a --cluster b --json --json"
-    assert "is not a store" in CliRunner().invoke(cli, words.split()).stderr
+def test_an_option_of_one_value_that_is_given_twice_is_refused_and_others_are_not() -> None:
+    for option, status, line in (
+        ("--store", 2, "verdicts --store A --store B"),
+        ("--by", 2, "energy excess --store A --by gpu --by job"),
+        ("--store", 3, "check --store A --store B"),
+    ):
+        done = whorl(line)
+        assert (done.exit_code, f"{option} is given 2 times" in done.stderr) == (status, True), done.stderr
+    allowed = "verdicts variability --store /nowhere/S --cluster a --cluster b --json --json"
+    assert "is not a store" in whorl(allowed).stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,24 +9,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from click.testing import CliRunner, Result
 
-from whorl.cli import cli
+from whorl.tests.cli import calling
+from whorl.tests.cli.calling import refusal, whorl
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "timelines"
 STEPS = range(12)
 OPTYPES = {"forward-compute": 0.2, "backward-compute": 0.4}
 
 
-def whorl(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
-
-
 def verdicts(store: Path) -> dict[str, Any]:
-    result = whorl("verdicts", "--store", store, "--json")
-    assert result.exit_code == 0, result.output
-    document: dict[str, Any] = json.loads(result.stdout)
-    return document
+    return calling.document("verdicts --store", store)
 
 
 def timeline(
@@ -58,11 +50,15 @@ def timeline(
     return pl.DataFrame(rows, schema=names, orient="row").with_columns(pl.lit(0).alias("mc"))
 
 
-def imported(folder: Path, frame: pl.DataFrame, *options: object, name: str = "trace-x.parquet") -> Path:
-    frame.write_parquet(folder / name)
-    result = whorl("import", "--store", folder / "S", folder / name, *options)
+def imported(folder: Path, frame: pl.DataFrame, *options: object) -> Path:
+    frame.write_parquet(folder / "trace-x.parquet")
+    result = whorl("import --store", folder / "S", folder / "trace-x.parquet", *options)
     assert result.exit_code == 0, result.output
     return folder / "S"
+
+
+def rows_of(store: Path, query: str) -> list[list[Any]]:
+    return [list(row.values()) for row in calling.document("sql --store", store, query)["rows"]]
 
 
 @pytest.mark.long
@@ -95,13 +91,10 @@ def test_a_slow_rank_is_named_by_its_gpu_where_a_file_says_it(tmp_path: Path) ->
     (row,) = verdicts(store)["rows"]
     assert (row["level"], row["name"], row["gpus"]) == ("gpu", "n01/1", ["n01/1"])
     assert 45 < row["effect_pct"] < 55
-    explained = whorl("explain", "n01/1", "--store", store)
-    assert explained.exit_code == 0
-    assert "1.5" in explained.output
-    stored = whorl("sql", "--store", store, "select level, name, gpus[1].gpu from verdicts_now")
-    assert "n01/1" in stored.output
-    page = tmp_path / "page.html"
-    assert "slow (suspected)" in whorl("report", "--store", store, "--gpu", "n01/1", "--out", page).output
+    explained = whorl("explain n01/1 --store", store)
+    assert (explained.exit_code, "1.5" in explained.output) == (0, True)
+    assert rows_of(store, "select name, gpus[1].gpu from verdicts_now") == [["n01/1", "n01/1"]]
+    assert "slow (suspected)" in whorl("report --gpu n01/1 --store", store, "--out", tmp_path / "page.html").output
 
 
 def test_uuids_of_ranks_and_the_layout_beside_it(tmp_path: Path) -> None:
@@ -128,15 +121,15 @@ def test_unequal_work_names_nobody(tmp_path: Path, peers: int, stages: int, sequ
     assert any("sequences" in no["why"] for no in document["not_judged"]) == bool(lasting)
 
 
-def test_among_unequal_sequences_a_slow_rank_is_found(tmp_path: Path) -> None:
-    """What the other stages needed for the same data tells how much work it was."""
-    document = verdicts(imported(tmp_path, timeline(4, 4, slow={6: 2.0}, sequences=0.3)))
-    assert [row["name"] for row in document["rows"]] == ["rank 6"]
-
-
-def test_of_three_ranks_one_that_is_1_3_times_slower_is_found(tmp_path: Path) -> None:
-    """Three values do not tell how they are distributed: what is assumed of it must not hide a rank so slow."""
-    (row,) = verdicts(imported(tmp_path, timeline(3, 1, slow={1: 1.3})))["rows"]
+def test_a_slow_rank_is_found_among_unequal_sequences_and_among_three(tmp_path: Path) -> None:
+    """What the other stages needed for the same data tells how much work it was. Three values do not tell how they
+    are distributed: what is assumed of it must not hide a rank so slow.
+    """
+    for name in ("stages", "three"):
+        (tmp_path / name).mkdir()
+    unequal = verdicts(imported(tmp_path / "stages", timeline(4, 4, slow={6: 2.0}, sequences=0.3)))
+    assert [row["name"] for row in unequal["rows"]] == ["rank 6"]
+    (row,) = verdicts(imported(tmp_path / "three", timeline(3, 1, slow={1: 1.3})))["rows"]
     assert (row["name"], row["n"]) == ("rank 1", 3)
     assert row["q"] < 0.03
 
@@ -144,27 +137,18 @@ def test_of_three_ranks_one_that_is_1_3_times_slower_is_found(tmp_path: Path) ->
 @pytest.mark.long
 def test_a_csv_of_other_names_beside_runs(tmp_path: Path) -> None:
     """A cluster may have runs, and timelines too: both are judged. The GPU is one that the store knows."""
+    store, trace, ranks = tmp_path / "S", tmp_path / "trace.csv", tmp_path / "ranks.csv"
     runs = [f"app,GPU-00000000-0000-0000-0000-00000000000{gpu},n1,{gpu},{5 + gpu / 100}" for gpu in range(4)]
     (tmp_path / "runs.csv").write_text("\n".join(["exp,uuid,node,device,perf_ms", *runs]))
-    assert whorl("import", "--store", tmp_path / "S", tmp_path / "runs.csv").exit_code == 0
-    trace = tmp_path / "trace.csv"
+    assert whorl("import --store", store, tmp_path / "runs.csv").exit_code == 0
     timeline(slow={0: 1.7}).rename({"rank": "worker", "mb_id": "piece"}).write_csv(trace)
-    (tmp_path / "ranks.csv").write_text("rank,gpu\n0,gpu-00000000-0000-0000-0000-000000000003\n")
-    options = ["--map", "worker=rank", "--map", "piece=microbatch", "--set", f"ranks={tmp_path / 'ranks.csv'}"]
-    assert whorl("import", "--store", tmp_path / "S", *options, trace).exit_code == 0
-    document = verdicts(tmp_path / "S")
-    (row,) = document["rows"]
-    assert row["level"] == "gpu"
-    assert "app" in {no["subject"] for no in document["not_judged"]}
-    stored = whorl("sql", "--store", tmp_path / "S", "select count(distinct gpu) from gpus")
-    assert "4" in stored.output
-
-
-def test_who_waits_is_no_suspect(tmp_path: Path) -> None:
-    """Of operations that send and receive alone nothing is concluded."""
-    frame = timeline(slow={0: 2.0}).filter(pl.col("optype") == "forward-recv")
-    (no,) = verdicts(imported(tmp_path, frame))["not_judged"]
-    assert "compute in its name" in no["why"]
+    ranks.write_text("rank,gpu\n0,gpu-00000000-0000-0000-0000-000000000003\n")
+    named = "import --map worker=rank --map piece=microbatch --store"
+    assert whorl(named, store, "--set", f"ranks={ranks}", trace).exit_code == 0
+    document = verdicts(store)
+    assert [row["level"] for row in document["rows"]] == ["gpu"]
+    assert "app" in {gap["subject"] for gap in document["not_judged"]}
+    assert rows_of(store, "select count(distinct gpu) from gpus") == [[4]]
 
 
 @pytest.mark.long(short=1)
@@ -175,30 +159,28 @@ def test_who_waits_is_no_suspect(tmp_path: Path) -> None:
         (timeline(1, slow={0: 2.0}), "no other rank"),
         (timeline(slow={0: 2.0}, steps=[7]), "1 step with peers"),
         (timeline(slow={0: 2.0}).drop("stage"), "stage of the pipeline is not known"),
+        (timeline(slow={0: 2.0}).filter(pl.col("optype") == "forward-recv"), "compute in its name"),
     ],
 )
 def test_what_cannot_be_concluded_is_said(tmp_path: Path, frame: pl.DataFrame, why: str) -> None:
+    """Nor is anything concluded of operations that send and receive alone: who waits is no suspect."""
     store = imported(tmp_path, frame)
     document = verdicts(store)
     assert document["rows"] == []
-    assert any(why in no["why"] for no in document["not_judged"])
-    assert whorl("verdicts", "--store", store).exit_code == 0
-    assert "no dates" in whorl("verdicts", "--store", store, "--since", "30d").output
+    assert any(why in gap["why"] for gap in document["not_judged"])
+    assert whorl("verdicts --store", store).exit_code == 0
+    assert "no dates" in whorl("verdicts --since 30d --store", store).output
 
 
 def test_rows_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    wrong = {0: ("duration", float("nan")), 1: ("duration", -1.0), 2: ("duration", float("inf")), 3: ("rank", -1),
+             4: ("optype", None)}  # fmt: skip
     frame = timeline(slow={2: 1.6}).with_row_index()
-    bad = (
-        frame.with_columns(
-            pl.when(pl.col("index") == 0).then(float("nan")).when(pl.col("index") == 1).then(-1.0)
-            .when(pl.col("index") == 2).then(float("inf")).otherwise("duration").alias("duration"),
-            pl.when(pl.col("index") == 3).then(-1).otherwise("rank").alias("rank"),
-            pl.when(pl.col("index") == 4).then(None).otherwise("optype").alias("optype"),
-        ).drop("index")
-    )  # fmt: skip
-    store = imported(tmp_path, bad)
-    counts = json.loads(whorl("sql", "--store", store, "select refused, kept from imports", "--json").stdout)["rows"]
-    assert [tuple(row.values()) if isinstance(row, dict) else tuple(row) for row in counts] == [(5, bad.height - 5)]
+    for number, (column, value) in wrong.items():
+        spoilt = pl.when(pl.col("index") == number).then(pl.lit(value)).otherwise(column)
+        frame = frame.with_columns(spoilt.alias(column))
+    store = imported(tmp_path, frame.drop("index"))
+    assert rows_of(store, "select refused, kept from imports") == [[5, frame.height - 5]]
     assert [row["name"] for row in verdicts(store)["rows"]] == ["rank 2"]
 
 
@@ -207,32 +189,24 @@ def test_another_unit_is_read_where_the_file_says_it(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
     in_ms = frame.with_columns(pl.col("duration") * 1000).rename({"duration": "duration_ms"})
-    seconds = "select max(duration_s) from operations"
     stores = imported(tmp_path / "a", frame), imported(tmp_path / "b", in_ms)
-    one, other = (json.loads(whorl("sql", "--store", store, seconds, "--json").stdout)["rows"] for store in stores)
-    assert list(one[0].values() if isinstance(one[0], dict) else one[0]) == pytest.approx(
-        list(other[0].values() if isinstance(other[0], dict) else other[0])
-    )
+    [[seconds], [of_ms]] = (rows_of(store, "select max(duration_s) from operations")[0] for store in stores)
+    assert seconds == pytest.approx(of_ms)
     assert [row["name"] for row in verdicts(stores[1])["rows"]] == ["rank 2"]
 
 
 @pytest.mark.long
 def test_two_jobs_keep_apart(tmp_path: Path) -> None:
     """A file adds nothing twice; another job needs a name of its own, and then the names of ranks have it."""
-    store = imported(tmp_path, timeline(slow={0: 2.0}))
+    store, trace = imported(tmp_path, timeline(slow={0: 2.0})), tmp_path / "trace-x.parquet"
     assert [row["name"] for row in verdicts(store)["rows"]] == ["rank 0"]
-    again = whorl("import", "--store", store, tmp_path / "trace-x.parquet")
-    assert "nothing added" in again.output
-    timeline(slow={3: 2.0}).write_parquet(tmp_path / "trace-x.parquet")
-    refused = whorl("import", "--store", store, tmp_path / "trace-x.parquet")
-    assert refused.exit_code == 2
-    assert "--set job=NAME" in refused.output
-    assert whorl("import", "--store", store, "--set", "job=second", tmp_path / "trace-x.parquet").exit_code == 0
-    assert (
-        "whorl verdicts --store" in whorl("explain", "rank 0", "--store", store).output.partition("To judge again:")[2]
-    )
-    no_runs = whorl("report", "--store", store, "--out", tmp_path / "page.html")
-    assert (no_runs.exit_code, "whorl verdicts" in no_runs.output) == (2, True)
+    assert "nothing added" in whorl("import --store", store, trace).output
+    timeline(slow={3: 2.0}).write_parquet(trace)
+    assert "--set job=NAME" in refusal("import --store", store, trace)
+    assert whorl("import --set job=second --store", store, trace).exit_code == 0
+    explained = whorl("explain", "rank 0", "--store", store).output
+    assert "whorl verdicts --store" in explained.partition("To judge again:")[2]
+    assert "whorl verdicts" in refusal("report --store", store, "--out", tmp_path / "page.html")
     assert {row["name"] for row in verdicts(store)["rows"]} == {"rank 0 of trace-x", "rank 3 of second"}
 
 
@@ -263,30 +237,17 @@ def test_a_small_file_that_is_wrong_is_named(tmp_path: Path, name: str, text: st
     timeline().write_parquet(tmp_path / "trace.parquet")
     if text is not None:
         (tmp_path / name).write_text(text)
-    result = whorl(
-        "import",
-        "--store",
-        tmp_path / "S",
-        "--set",
-        f"{name.partition('.')[0]}={tmp_path / name}",
-        tmp_path / "trace.parquet",
-    )
-    assert result.exit_code == 2
-    assert name in result.output
-    assert sentence in result.output
+    option = f"{name.partition('.')[0]}={tmp_path / name}"
+    refused = refusal("import --store", tmp_path / "S", "--set", option, tmp_path / "trace.parquet")
+    assert name in refused
+    assert sentence in refused
     assert not (tmp_path / "S").exists()
 
 
 def test_files_that_are_no_timelines(tmp_path: Path) -> None:
-    whole = tmp_path / "trace.parquet"
-    timeline().write_parquet(whole)
-    cut = tmp_path / "cut.parquet"
-    cut.write_bytes(whole.read_bytes()[:-200])
-    result = whorl("import", "--store", tmp_path / "S", cut)
-    assert result.exit_code == 2
-    assert "damaged" in result.output
-    runs = tmp_path / "runs.csv"
+    timeline().write_parquet(tmp_path / "trace.parquet")
+    cut, runs = tmp_path / "cut.parquet", tmp_path / "runs.csv"
+    cut.write_bytes((tmp_path / "trace.parquet").read_bytes()[:-200])
+    assert "damaged" in refusal("import --store", tmp_path / "S", cut)
     runs.write_text("exp,uuid,perf\na,GPU-1,5\n")
-    result = whorl("import", "--store", tmp_path / "S", "--unit", "ms", "--set", "job=x", runs)
-    assert result.exit_code == 2
-    assert "no timeline" in result.output
+    assert "no timeline" in refusal("import --unit ms --set job=x --store", tmp_path / "S", runs)
