@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from whorl.cli import cli
 from whorl.tests.advised_fleet import write_store
 from whorl.tests.burst_files import write_files
+from whorl.tests.cli import calling
+from whorl.tests.cli.calling import refusal
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +28,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     return "--profile", str(profile), "--network", str(network), "--batch", "8"
 
 
-def whorl(*words: str) -> Result:
-    return CliRunner().invoke(cli, ["advise", *words])
+def whorl(*words: object) -> Result:
+    return calling.whorl("advise", *words)
 
 
-def rows(*words: str) -> list[dict[str, Any]]:
-    result = whorl(*words, "--json")
-    assert result.exit_code == 0, result.output
-    return list(json.loads(result.stdout)["rows"])
+def rows(*words: object) -> list[dict[str, Any]]:
+    return list(calling.document("advise", *words)["rows"])
 
 
 def test_a_row_for_each_batch_number_of_gpus_and_limit(files: tuple[str, ...]) -> None:
@@ -73,65 +72,43 @@ def test_where_no_gpu_differs_nothing_is_gained(store: str) -> None:
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    (("--gpus", "6"), "6 GPUs"),
-    (("--limit", "0.5"), "0.5"),
-    (("--limit", "nan"), "nan"),
-    (("--limit", "fast"), "data-parallel"),
-    (("--batch", "16"), "16 samples on a GPU"),
-    (("--batch", "x"), "--batch"),
-    (("--model", "vgg16"), "small"),
-    (("--gpus", "16", "--limit", "data-parallel"), "16 GPUs"),
-    (("--set", "bandwidth=inf"), "bandwidth"),
-    (("--profile", "{absent}"), "absent"),
+    ("--gpus 6", "6 GPUs"), ("--limit 0.5", "0.5"), ("--limit nan", "nan"), ("--limit fast", "data-parallel"),
+    ("--batch 16", "16 samples on a GPU"), ("--batch x", "--batch"), ("--model vgg16", "small"),
+    ("--gpus 16 --limit data-parallel", "16 GPUs"), ("--set bandwidth=inf", "bandwidth"),
+    ("--profile /absent", "absent"),
 ])  # fmt: skip
-def test_bad_options_are_one_sentence(
-    words: tuple[str, ...], says: str, files: tuple[str, ...], tmp_path: Path
-) -> None:
-    options = dict(zip(files[::2], files[1::2], strict=True)) | dict(zip(words[::2], words[1::2], strict=True))
-    spelled = [word.format(absent=tmp_path / "absent") for pair in options.items() for word in pair]
-    result = whorl("burst", *spelled)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert says in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+def test_bad_options_are_one_sentence(words: str, says: str, files: tuple[str, ...]) -> None:
+    usual, other = (dict(zip(line[::2], line[1::2], strict=True)) for line in (files, words.split()))
+    assert says in refusal("advise burst", *(word for pair in (usual | other).items() for word in pair))
 
 
 def test_bad_files_are_one_sentence_that_names_the_place(files: tuple[str, ...], tmp_path: Path) -> None:
     profile, network = Path(files[1]), Path(files[3])
-    layers = json.loads(network.read_text())["layers"]
-    spoilt = {
-        "attention": ({"layers": [*layers[:2], ["attention", {}, [3]]]}, "layer 3 is a 'attention'"),
-        "lacking": ({"layers": [["conv2d", {"in_channels": 3}, [3, 8, 8]]]}, "layer 1, conv2d"),
-        "empty": ({"layers": []}, "no layers"),
-        "other": ([1, 2], "is no network"),
-    }
-    for name, (document, says) in spoilt.items():
-        path = tmp_path / f"{name}.json"
-        path.write_text(json.dumps(document))
-        result = whorl("burst", "--profile", str(profile), "--network", str(path))
-        assert result.exit_code == 2
-        assert says in result.stderr
-    lines = profile.read_text().splitlines()
+    layers, lines = json.loads(network.read_text())["layers"], profile.read_text().splitlines()
+    spoilt = tmp_path / "spoilt"
+    for document, says in (
+        ({"layers": [*layers[:2], ["attention", {}, [3]]]}, "layer 3 is a 'attention'"),
+        ({"layers": [["conv2d", {"in_channels": 3}, [3, 8, 8]]]}, "layer 1, conv2d"),
+        ({"layers": []}, "no layers"),
+        ([1, 2], "is no network"),
+    ):
+        spoilt.write_text(json.dumps(document))
+        assert says in refusal("advise burst --profile", profile, "--network", spoilt)
     for number, text, says in (
         (3, lines[2].replace(",2,", ",two,"), "line 3"),
         (1, lines[0].replace("batch", "b"), "column batch"),
     ):
-        path = tmp_path / f"line{number}.csv"
-        path.write_text("\n".join([*lines[: number - 1], text, *lines[number:]]))
-        result = whorl("burst", "--profile", str(path), "--network", str(network))
-        assert result.exit_code == 2
-        assert says in result.stderr
+        spoilt.write_text("\n".join([*lines[: number - 1], text, *lines[number:]]))
+        assert says in refusal("advise burst --profile", spoilt, "--network", network)
     zipped = tmp_path / "times.csv.gz"
     zipped.write_bytes(gzip.compress(profile.read_bytes()))
-    assert rows("burst", "--profile", str(zipped), *files[2:]) == rows("burst", *files)
+    assert rows("burst", "--profile", zipped, *files[2:]) == rows("burst", *files)
     zipped.write_bytes(zipped.read_bytes()[:200])
-    assert whorl("burst", "--profile", str(zipped), *files[2:]).exit_code == 2
+    assert refusal("advise burst --profile", zipped, *files[2:])
 
 
 def test_options_stand_after_the_verb(store: str) -> None:
-    result = whorl("--gpus", "4", "spb", "--store", store)
-    assert result.exit_code == 2
-    assert "after spb" in result.stderr
-    assert whorl("spb", "--store", store, "--workload", "sgemm").exit_code == 2, "which GPUs?"
-    unknown = whorl("spb", "--store", store, "--workload", "sgemm", "--hosts", "n[01,09]")
-    assert unknown.exit_code == 2
-    assert "n09" in unknown.stderr
+    assert "after spb" in refusal("advise --gpus 4 spb --store", store)
+    asked = ("advise spb --workload sgemm --store", store)
+    assert refusal(*asked), "which GPUs?"
+    assert "n09" in refusal(*asked, "--hosts", "n[01,09]")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from whorl.cli import cli
 from whorl.probes.loads import run_load
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.load import find_load
@@ -18,6 +15,7 @@ from whorl.simulation.models import find_model
 from whorl.store import Store
 from whorl.store.instants import date_of_ns
 from whorl.tests.analysis.energy.stored import NOON, gpu, job, readings, rows, store_of
+from whorl.tests.cli.calling import document, refusal, whorl
 from whorl.tests.jobs.accounts import job as accounted
 from whorl.tests.jobs.accounts import saved
 
@@ -27,9 +25,14 @@ HOUR = 3600
 
 
 def ask(store: Path, *words: str) -> dict[str, Any]:
-    result = CliRunner().invoke(cli, ["jobs", "idle", "--store", str(store), *words, "--json"], catch_exceptions=False)
+    return document("jobs idle --store", store, *words)
+
+
+def add_log(store: Path, log: Path, *lines: str, settings: str) -> None:
+    """Import accounts of jobs."""
+    saved(log, *lines)
+    result = whorl("jobs import --log", log, "--store", store, *settings.split())
     assert result.exit_code == 0, result.output
-    return dict(json.loads(result.stdout))
 
 
 def idle_of(document: dict[str, Any], job_id: str) -> dict[str, Any]:
@@ -43,9 +46,8 @@ def test_idle_hours_of_a_simulated_fleet_are_the_true_ones_within_a_reading(
 ) -> None:
     """The GPUs work for 20 minutes and do nothing for 15, in turn; two jobs hold each node, one after the other."""
     load = dataclasses.replace(find_load("square"), name="naps", busy_s=1200.0, idle_s=900.0)
-    fleet = Fleet.draw(find_model(model), 4, seed=3)
     store = Store.create(tmp_path / "S")
-    stored = run_load(store, fleet, load, hours=2, interval_s=step_s)
+    stored = run_load(store, Fleet.draw(find_model(model), 4, seed=3), load, hours=2, interval_s=step_s)
     began_s = stored.began_ns / 1e9
     nodes = store.sql("select distinct node from gpus order by node").table["node"].to_pylist()
     jobs = [
@@ -58,11 +60,7 @@ def test_idle_hours_of_a_simulated_fleet_are_the_true_ones_within_a_reading(
                   Submit=str(round(began_s)), Eligible=str(round(began_s)), ElapsedRaw=str(until - since))
         for place, (name, since, until) in enumerate(jobs)
     ]  # fmt: skip
-    saved(tmp_path / "sacct.txt", *lines)
-    words = ("--log", str(tmp_path / "sacct.txt"), "--cluster", stored.cluster, "--set", "gpus-per-node=4")
-    result = CliRunner().invoke(cli, ["jobs", "import", "--store", str(store.root), *words], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-
+    add_log(store.root, tmp_path / "sacct.txt", *lines, settings=f"--set gpus-per-node=4 --cluster {stored.cluster}")
     document = ask(store.root, "--since", date_of_ns(stored.began_ns).isoformat(), "--set", "price=2")
     for place, (_, since, until) in enumerate(jobs):
         naps = [(at, at + 900) for at in range(1210, 2 * HOUR, 2100)]
@@ -74,9 +72,8 @@ def test_idle_hours_of_a_simulated_fleet_are_the_true_ones_within_a_reading(
         assert row["idle_s"] == pytest.approx(truth_s, abs=8 * step_s)  # a reading at either end of each stretch
         assert row["idle_low_s"] <= row["idle_s"] <= row["idle_high_s"]
         assert row["gpu_hour_cost"] == pytest.approx(2 * row["idle_s"] / HOUR)
-        watts = row["energy_j"] / row["idle_s"]
         assert row["low_j"] <= row["energy_j"] <= row["high_j"]
-        assert 20 < watts < 150
+        assert 20 < row["energy_j"] / row["idle_s"] < 150
     assert document["total"]["idle_s"] == pytest.approx(sum(row["idle_s"] for row in document["rows"]))
 
 
@@ -132,17 +129,15 @@ def test_what_nobody_read_is_not_counted_as_idle_nor_as_used(night: Path) -> Non
     document = ask(night)
     gap = idle_of(document, "2")
     assert gap["idle_s"] == pytest.approx(2 * HOUR, abs=20)
-    assert (gap["held_s"], gap["read_s"]) == (4 * HOUR, pytest.approx(2 * HOUR))
-    assert gap["idle_share"] == pytest.approx(1)
+    assert (gap["held_s"], gap["read_s"], gap["idle_share"]) == (4 * HOUR, pytest.approx(2 * HOUR), pytest.approx(1))
     assert gap["readings"] == pytest.approx(2 * HOUR / 10, abs=3)
     unread = {row["job_id"]: (row["idle_s"], row["energy_j"], row["reason"]) for row in document["gpus"]}
-    assert unread["3"] == (None, None, "no telemetry")
-    assert unread["7"] == (None, None, "no utilisation")
-    assert unread["8"] == (None, None, "MIG")
+    for job_id, reason in (("3", "no telemetry"), ("7", "no utilisation"), ("8", "MIG")):
+        assert unread[job_id] == (None, None, reason)
     assert document["gpus_not_known"] == 3
-    lines = CliRunner().invoke(cli, ["jobs", "idle", "--store", str(night)]).output
-    assert "n/a for 1 held GPU: nobody read the GPU" in lines
-    assert "n/a for 3 held GPUs: nobody knows which GPUs" in lines
+    text = whorl("jobs idle --store", night).output
+    assert "n/a for 1 held GPU: nobody read the GPU" in text
+    assert "n/a for 3 held GPUs: nobody knows which GPUs" in text
 
 
 @pytest.mark.long
@@ -159,8 +154,7 @@ def test_running_jobs_and_those_of_a_user_are_listed_alone(night: Path) -> None:
 def test_a_shared_gpu_is_idle_for_its_holders_while_none_works(night: Path) -> None:
     document = ask(night)
     first, second = (idle_of(document, number) for number in ("5", "6"))
-    assert first["shared"]
-    assert second["shared"]
+    assert (first["shared"], second["shared"]) == (True, True)
     assert (first["idle_s"], second["idle_s"]) == (pytest.approx(2 * HOUR, abs=10), pytest.approx(HOUR, abs=10))
     assert first["idle_gpu_s"] == pytest.approx(first["idle_s"] / 2)
     assert first["energy_j"] == pytest.approx(50 * HOUR, rel=0.05)
@@ -190,47 +184,29 @@ def test_grams_and_money_follow_from_the_settings(night: Path, tmp_path: Path) -
 def test_pseudonyms_are_found_by_the_name_of_their_user(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "S")
     line = accounted(7, 1, "n1", User="ada", Start=str(NOON // 10**9), End=str(NOON // 10**9 + 3600))
-    saved(tmp_path / "sacct.txt", line)
-    words = [
-        "jobs",
-        "import",
-        "--store",
-        str(store.root),
-        "--log",
-        str(tmp_path / "sacct.txt"),
-        "--set",
-        "anonymise=yes",
-    ]
-    words += ["--cluster", "c", "--set", "gpus-per-node=1"]
-    store.append({"gpus": rows("gpus", [gpu("GPU-a")]),
-                  "telemetry": readings("GPU-a", range(0, HOUR, 10), [50.0] * 360)}, "made")  # fmt: skip
-    assert CliRunner().invoke(cli, words, catch_exceptions=False).exit_code == 0
+    watts = readings("GPU-a", range(0, HOUR, 10), [50.0] * 360)
+    store.append({"gpus": rows("gpus", [gpu("GPU-a")]), "telemetry": watts}, "made")
+    settings = "--set anonymise=yes --cluster c --set gpus-per-node=1"
+    add_log(store.root, tmp_path / "sacct.txt", line, settings=settings)
     [row] = ask(store.root, "--user", "ada")["rows"]
     assert row["user"].startswith("user-")
     assert row["idle_s"] == pytest.approx(HOUR, abs=20)
 
 
 def test_a_store_without_telemetry_and_an_empty_time_are_refused_in_a_sentence(night: Path, tmp_path: Path) -> None:
-    empty = Store.create(tmp_path / "S")
-    for store, words, sentence in (
-        (empty.root, [], "has no telemetry"), (night, ["--since", "2027-01-01"], "choose an earlier --since"),
-    ):  # fmt: skip
-        result = CliRunner().invoke(cli, ["jobs", "idle", "--store", str(store), *words])
-        assert result.exit_code != 0
-        assert sentence in str(result.exception) + result.output
+    assert "has no telemetry" in refusal("jobs idle --store", Store.create(tmp_path / "S").root)
+    assert "choose an earlier --since" in refusal("jobs idle --since 2027-01-01 --store", night)
 
 
 @pytest.mark.long
 def test_pruned_minutes_tell_of_idle_gpus_too(tmp_path: Path) -> None:
     seconds = range(0, 3 * HOUR, 10)
-    watts = [50.0 if HOUR <= at < 2 * HOUR else 250.0 for at in seconds]
-    store = store_of(
-        tmp_path / "S", [gpu("GPU-a")], [readings("GPU-a", seconds, watts)], [job(1, "GPU-a", 0, 3 * HOUR)]
-    )
+    watts = readings("GPU-a", seconds, [50.0 if HOUR <= at < 2 * HOUR else 250.0 for at in seconds])
+    store = store_of(tmp_path / "S", [gpu("GPU-a")], [watts], [job(1, "GPU-a", 0, 3 * HOUR)])
     exact = idle_of(ask(store.root), "1")
-    pruned = CliRunner().invoke(cli, ["store", "prune", "--store", str(store.root), "--keep", "1d", "--offline"])
+    pruned = whorl("store prune --keep 1d --offline --store", store.root)
     assert pruned.exit_code == 0, pruned.output
     assert store.files("telemetry_minutes")
     by_minutes = idle_of(ask(store.root), "1")
-    assert by_minutes["idle_s"] == pytest.approx(exact["idle_s"], abs=120)
-    assert by_minutes["read_s"] == pytest.approx(exact["read_s"], abs=120)
+    for figure in ("idle_s", "read_s"):
+        assert by_minutes[figure] == pytest.approx(exact[figure], abs=120)

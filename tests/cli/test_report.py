@@ -8,20 +8,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
 
-from whorl.cli import cli
 from whorl.dashboards.html import refuse_unwritable, write_page
 from whorl.store.schema import arrow_rows
+from whorl.tests.cli.calling import refusal, whorl
 from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, stored
 from whorl.tests.stores import new_store
 
 pytestmark = pytest.mark.usefixtures("few_replicates")
-
-
-def report(store: object, *arguments: object, out: Path) -> Result:
-    given = ["report", "--store", str(store), "--out", str(out), *map(str, arguments)]
-    return CliRunner().invoke(cli, given, catch_exceptions=False)
 
 
 @pytest.fixture(scope="module")
@@ -35,55 +29,40 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.long
 def test_a_campaign_that_was_cut_says_how_many_runs_are_missing(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "S", 16, 3, telemetry=False)
-
-    def progress(to_s: int) -> None:
-        row = {
-            "cluster": [CLUSTER],
-            "campaign": ["made-1"],
-            "probes": [list("abcdef")],
-            "gpus": [16],
-            "stored_to": [BEGAN_NS + to_s * 1_000_000_000],
-            "ended": [BEGAN_NS + 100 * 1_000_000_000],
-        }
-        store.append({"campaigns": arrow_rows("campaigns", row)}, f"progress-{to_s}")
-
-    said = "ot complete: 80 of 96 runs: the campaign was interrupted, or it still runs"
-    progress(50)
-    assert said in report(store.root, out=tmp_path / "r.html").stdout
-    assert said in (tmp_path / "r.html").read_text()
-    progress(100)
-    assert "ot complete" not in report(store.root, out=tmp_path / "r.html").stdout
+    row = {"cluster": CLUSTER, "campaign": "made-1", "probes": list("abcdef"), "gpus": 16,
+           "ended": BEGAN_NS + 100 * 10**9}  # fmt: skip
+    sentence = "ot complete: 80 of 96 runs: the campaign was interrupted, or it still runs"
+    for stored_to, complete in ((50, False), (100, True)):
+        columns = {name: [value] for name, value in row.items()} | {"stored_to": [BEGAN_NS + stored_to * 10**9]}
+        store.append({"campaigns": arrow_rows("campaigns", columns)}, f"progress-{stored_to}")
+        text = whorl("report --store", store.root, "--out", tmp_path / "r.html").stdout
+        for answer in (text, (tmp_path / "r.html").read_text()):
+            assert (sentence in answer, "ot complete" in answer) == (not complete, not complete)
 
 
 def test_what_cannot_be_reported_is_one_sentence(campaign: Path, tmp_path: Path) -> None:
-    empty = tmp_path / "empty"
+    empty, telemetry, page = tmp_path / "empty", tmp_path / "telemetry", tmp_path / "r.html"
     new_store(empty)
-    telemetry = tmp_path / "telemetry"
     now = pa.array([BEGAN_NS], pa.timestamp("ns"))
     new_store(telemetry).append({"telemetry": pa.table({"cluster": ["c"], "gpu": ["GPU-1"], "ts": now})}, "one")
-    page = tmp_path / "r.html"
-    cases: list[tuple[tuple[object, ...], Path, int, str]] = [
-        ((empty,), page, 2, f"{empty} holds no runs: `whorl import --store {empty} FILES` or `whorl probe run"),
-        ((telemetry,), page, 2, f"{telemetry} holds telemetry and no runs: "),
-        ((tmp_path / "none",), page, 3, "none"),
-        ((campaign, "--cluster", "mars"), page, 2, f"holds no runs of cluster 'mars'; it has {CLUSTER}"),
-        ((campaign, "--campaign", "x"), page, 2, "holds no campaign 'x'; the last ones are made-1"),
-        ((campaign,), tmp_path, 2, f"{tmp_path} is a folder, and --out writes a file"),
-        ((campaign,), tmp_path / "no" / "r.html", 2, f"there is no folder {tmp_path / 'no'}"),
-        ((campaign,), Path("-"), 2, "--out writes a file, and - is none"),
-        ((campaign,), campaign / "store.toml", 2, f"is in the store {campaign}, which holds only its own files"),
-        ((campaign,), campaign / "runs" / "r.html", 2, f"is in the store {campaign}"),
-        ((campaign,), tmp_path / "to_store", 2, f"is in the store {campaign}"),
-        ((campaign,), tmp_path / "socket", 2, "is no regular file: choose another path"),
-    ]
     (tmp_path / "to_store").symlink_to(campaign / "store.toml")
     about = (campaign / "store.toml").read_bytes()
     os.mknod(tmp_path / "socket", stat.S_IFSOCK | 0o600)
-    for arguments, out, status, sentence in cases:
-        done = report(*arguments, out=out)
-        assert (done.exit_code, done.stdout) == (status, ""), arguments
-        assert sentence in done.stderr
-        assert done.stderr.count("\n") == 1
+    for store, out, sentence, *words in (
+        (empty, page, f"{empty} holds no runs: `whorl import --store {empty} FILES` or `whorl probe run"),
+        (telemetry, page, f"{telemetry} holds telemetry and no runs: "),
+        (campaign, page, f"holds no runs of cluster 'mars'; it has {CLUSTER}", "--cluster", "mars"),
+        (campaign, page, "holds no campaign 'x'; the last ones are made-1", "--campaign", "x"),
+        (campaign, tmp_path, f"{tmp_path} is a folder, and --out writes a file"),
+        (campaign, tmp_path / "no" / "r.html", f"there is no folder {tmp_path / 'no'}"),
+        (campaign, "-", "--out writes a file, and - is none"),
+        (campaign, campaign / "store.toml", f"is in the store {campaign}, which holds only its own files"),
+        (campaign, campaign / "runs" / "r.html", f"is in the store {campaign}"),
+        (campaign, tmp_path / "to_store", f"is in the store {campaign}"),
+        (campaign, tmp_path / "socket", "is no regular file: choose another path"),
+    ):
+        assert sentence in refusal("report --store", store, "--out", out, *words)
+    assert refusal("report --store", tmp_path / "none", "--out", page, status=3)
     assert not page.exists()
     assert (campaign / "store.toml").read_bytes() == about
 
@@ -118,12 +97,9 @@ def test_a_page_never_replaces_a_device(tmp_path: Path) -> None:
 
 def test_one_gpu_has_no_spread(tmp_path: Path) -> None:
     stored(tmp_path / "S", 1, 1)
-    done = CliRunner().invoke(
-        cli, ["verdicts", "variability", "--store", str(tmp_path / "S"), "--workload", "gemm-fp32"]
-    )
-    assert done.exit_code == 0, done.output
-    [row] = [line.split() for line in done.stdout.splitlines() if line.startswith("gemm-fp32  run")]
+    text = whorl("verdicts variability --workload gemm-fp32 --store", tmp_path / "S").stdout
+    [row] = [line.split() for line in text.splitlines() if line.startswith("gemm-fp32  run")]
     assert row[2] == "1"
     assert set(row[5:]) == {"n/a"}, "of one value nothing is 0: there is no spread"
-    assert "no intervals: a bootstrap needs more than one GPU" in done.stdout
-    assert "bootstrap replicates" not in done.stdout
+    assert "no intervals: a bootstrap needs more than one GPU" in text
+    assert "bootstrap replicates" not in text

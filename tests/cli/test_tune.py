@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 import whorl as package
-from whorl.cli import cli
 from whorl.cli.output import ProgressBar
 from whorl.errors import InputError
 from whorl.jobs import tuning_command
+from whorl.tests.cli import calling
+from whorl.tests.cli.calling import refusal
 from whorl.tests.measured_sweep import sweep
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.without import COMMAND, NODE, run_without
@@ -23,15 +24,11 @@ BOUND = ("--max-slowdown", "30%", "--trials", "5")
 
 
 def whorl(*words: object) -> Result:
-    return CliRunner().invoke(cli, ["tune", *map(str, words)])
+    return calling.whorl("tune", *words)
 
 
-def document(*words: object) -> dict[str, Any]:
-    result = whorl(*words, "--json")
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["schema"] == "whorl.tune/1"
-    return dict(found)
+def document(*words: object, schema: str = "tune") -> dict[str, Any]:
+    return calling.document("tune", *words, schema=schema)
 
 
 @pytest.fixture(autouse=True)
@@ -61,23 +58,20 @@ def test_a_row_for_each_workload_and_batch_size(table: Path) -> None:
     text = whorl("--sweep", table, "--max-slowdown", "5%").stdout
     assert "another setting in 1 of 6 sweeps, and one that uses more energy than the default in 1" in text
     assert "a saving below about 2 % is noise" in text
-
-
-def test_across_batches_a_row_for_each_workload(table: Path) -> None:
-    rows = document("--sweep", table, "--max-slowdown", "10%", "--set", "across=batch")["rows"]
-    assert [(row["network"], row["batch_size"], row["default_batch_size"]) for row in rows] == [
+    large = ("--sweep", table, "--max-slowdown", "10%")
+    across = document(*large, "--set", "across=batch")["rows"]
+    assert [(row["network"], row["batch_size"], row["default_batch_size"]) for row in across] == [
         ("small", 64, 32), ("large", 64, 32)
     ]  # fmt: skip
-    assert rows[0]["saved_pct"] > document("--sweep", table, "--max-slowdown", "10%")["rows"][2]["saved_pct"]
+    assert across[0]["saved_pct"] > document(*large)["rows"][2]["saved_pct"]
 
 
 def test_a_bound_that_nothing_meets_leaves_the_default(table: Path) -> None:
-    met = whorl("--sweep", table, "--max-latency", "1ms", "--json")
-    rows = json.loads(met.stdout)["rows"]
-    assert [(row["power_limit_w"], row["zeus_power_limit_w"], row["bound_met"]) for row in rows] == [
-        (250, None, False)
-    ] * 6  # fmt: skip
-    assert "6 of 6 sweeps in which no setting meets the bound: the default stays" in met.stderr
+    unmet = whorl("--sweep", table, "--max-latency", "1ms", "--json")
+    limits = ("power_limit_w", "zeus_power_limit_w", "bound_met")
+    rows = json.loads(unmet.stdout)["rows"]
+    assert [tuple(row[name] for name in limits) for row in rows] == [(250, None, False)] * 6
+    assert "6 of 6 sweeps in which no setting meets the bound: the default stays" in unmet.stderr
 
 
 def test_python_gives_the_rows_as_a_frame(table: Path) -> None:
@@ -89,28 +83,29 @@ def test_python_gives_the_rows_as_a_frame(table: Path) -> None:
         package.tune(sweep=table, max_slowdown=0.05, max_latency="16ms")
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    ((), "say what to tune"),
-    (("gemm-fp16", "--command", "true"), "not a probe and --command"),
-    (("gemm-fp16", "--max-slowdown", "5%"), "give --store"),
-    (("gemm-fp16", "--store", "{here}/S"), "say either how much slower it may be"),
-    (("gemm-fp16", "--store", "{here}/S", "--max-slowdown", "5%", "--max-latency", "16ms"), "say either"),
-    (("gemm-fp16", "--store", "{here}/S", "--max-slowdown", "5%", "--set", "timeout=5s"), "timeout does not go with"),
-    (("power-square", "--store", "{here}/S", "--backend", "simulated", "--max-slowdown", "5%"), "no steady work"),
-    (("--sweep", "{here}/sweep.csv", "--trials", "5"), "trials does not go with --sweep"),
-    (("--sweep", "{here}/sweep.csv", "--max-latency", "0"), "more than 0 s"),
-    (("--sweep", "{here}/sweep.csv", "--max-latency", "16kg"), "'16kg' is not a time"),
-    (("--sweep", "{here}/sweep.csv"), "say either how much slower it may be"),
-    (("--sweep", "{here}/absent", "--max-slowdown", "5%"), "cannot be read"),
-    ((*SIMULATED, "--store", "{here}/S", *BOUND, "--knob", "n=x"), "'n=x' is no knob"),
-    ((*SIMULATED, "--store", "{here}/S", *BOUND, "--knob", "n=1", "--knob", "n=2"), "two knobs have one name"),
-    ((*SIMULATED, "--store", "{here}/S", *BOUND, "--set", "warm-start={here}/sweep.csv"), "choose one workload"),
-])  # fmt: skip
-def test_what_does_not_fit_is_refused_in_a_sentence(words: tuple[str, ...], sentence: str, table: Path) -> None:
-    result = whorl(*(word.format(here=table.parent) for word in words))
-    assert result.exit_code == 2
-    assert sentence in result.stderr
-    assert result.stdout == ""
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("", "say what to tune"),
+        ("gemm-fp16 --command true", "not a probe and --command"),
+        ("gemm-fp16 --max-slowdown 5%", "give --store"),
+        ("gemm-fp16 --store {here}/S", "say either how much slower it may be"),
+        ("gemm-fp16 --store {here}/S --max-slowdown 5% --max-latency 16ms", "say either"),
+        ("gemm-fp16 --store {here}/S --max-slowdown 5% --set timeout=5s", "timeout does not go with"),
+        ("power-square --store {here}/S --backend simulated --max-slowdown 5%", "no steady work"),
+        ("--sweep {here}/sweep.csv --trials 5", "trials does not go with --sweep"),
+        ("--sweep {here}/sweep.csv --max-latency 0", "more than 0 s"),
+        ("--sweep {here}/sweep.csv --max-latency 16kg", "'16kg' is not a time"),
+        ("--sweep {here}/sweep.csv", "say either how much slower it may be"),
+        ("--sweep {here}/absent --max-slowdown 5%", "cannot be read"),
+        ("{bound} --knob n=x", "'n=x' is no knob"),
+        ("{bound} --knob n=1 --knob n=2", "two knobs have one name"),
+        ("{bound} --set warm-start={here}/sweep.csv", "choose one workload"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_sentence(line: str, sentence: str, table: Path) -> None:
+    bound = " ".join((*SIMULATED, *BOUND, "--store", f"{table.parent}/S"))
+    assert sentence in refusal("tune", *line.format(here=table.parent, bound=bound).split())
 
 
 def count(store: Path) -> int:
@@ -171,16 +166,11 @@ def test_an_interrupt_says_what_stays(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.long
 def test_the_kernel_of_most_power_is_searched_beside_the_probes(tmp_path: Path) -> None:
     words = ("--stress", "power", "--backend", "simulated:gpus=1", "--trials", "4")
-    result = whorl(*words, "--json")
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert (found["schema"], len(found["trials"]), len(found["gpus"])) == ("whorl.tune.stress/1", 4, 1)
-    assert found["low"] <= found["value"] <= found["high"]
-    assert found["kernel"] == "stress"
-    assert found["best_probe"]["kernel"] in {probe["kernel"] for probe in found["probes"]}
-    refused = whorl(*words, "--max-slowdown", "5%")
-    assert refused.exit_code == 2
-    assert "--max-slowdown does not go with --stress" in refused.stderr
+    tuned = document(*words, schema="tune.stress")
+    assert (len(tuned["trials"]), len(tuned["gpus"]), tuned["kernel"]) == (4, 1, "stress")
+    assert tuned["low"] <= tuned["value"] <= tuned["high"]
+    assert tuned["best_probe"]["kernel"] in {probe["kernel"] for probe in tuned["probes"]}
+    assert "--max-slowdown does not go with --stress" in refusal("tune --max-slowdown 5%", *words)
 
 
 @pytest.fixture
@@ -210,9 +200,8 @@ def test_without_a_knob_the_answer_is_a_plan_for_an_administrator(driver: NvmlLi
 
 
 def test_a_failed_default_ends_it(driver: NvmlLibrary) -> None:
-    result = whorl("--command", "sh -c 'echo broken; exit 3'", "--set", "unit-of-work=10", "--max-slowdown", "5%")
-    assert result.exit_code == 2
-    assert "ended with exit status 3; its last lines: broken" in result.stderr
+    words = ("--command", "sh -c 'echo broken; exit 3'", "--set", "unit-of-work=10", "--max-slowdown", "5%")
+    assert "ended with exit status 3; its last lines: broken" in refusal("tune", *words)
 
 
 @pytest.mark.long
