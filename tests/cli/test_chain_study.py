@@ -6,15 +6,14 @@ import csv
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from whorl.cli import cli
 from whorl.tests.chain_log import CLUSTER_NODES, chain_log
+from whorl.tests.cli import calling
 
 
 def study(log: Path, *words: object) -> Result:
-    line = ["jobs", "chain-study", "--log", log, "--cluster-nodes", CLUSTER_NODES, *words]
-    return CliRunner().invoke(cli, [str(word) for word in line])
+    return calling.whorl("jobs chain-study --log", log, "--cluster-nodes", CLUSTER_NODES, *words)
 
 
 @pytest.fixture
@@ -47,20 +46,19 @@ def test_rows_that_cannot_be_used_are_named_and_the_others_used(log: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("line", "sentence"),
     [
-        (["--policy", "reactive,best"], "best"),
-        (["--as-published", "mirage", "--policy", "p75"], "--policy p75"),
-        (["--as-published", "mirage", "--cost", 1], "--as-published fixes what --cost would change"),
-        (["--set", "samples=samples.csv"], "samples= writes the samples of --as-published"),
-        (["--test-from", "2023-01-01"], "choose an earlier --test-from"),
-        (["--policy", "p75"], "a model needs"),
-        (["--set", "time-zone=Mars"], "no such time zone"),
-        (["--nodes", 5], "5 nodes, and the cluster has 4"),
+        ("--policy reactive,best", "best"),
+        ("--as-published mirage --policy p75", "--policy p75"),
+        ("--as-published mirage --cost 1", "--as-published fixes what --cost would change"),
+        ("--set samples=samples.csv", "samples= writes the samples of --as-published"),
+        ("--test-from 2023-01-01", "choose an earlier --test-from"),
+        ("--policy p75", "a model needs"),
+        ("--set time-zone=Mars", "no such time zone"),
+        ("--nodes 5", "5 nodes, and the cluster has 4"),
     ],
 )
-def test_what_cannot_be_studied_is_one_sentence(log: Path, words: list[object], message: str) -> None:
-    answer = study(log, *words)
-    assert answer.exit_code == 2
-    assert message in answer.stderr
-    assert not answer.stdout
+def test_what_cannot_be_studied_is_one_sentence(log: Path, line: str, sentence: str) -> None:
+    answer = study(log, *line.split())
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert sentence in answer.stderr

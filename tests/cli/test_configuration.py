@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from whorl.cli import cli
 from whorl.store import configuration
 from whorl.store.names import this_cluster
+from whorl.tests.cli.calling import whorl
 
 
 class Files:
@@ -32,40 +31,37 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
     return Files(tmp_path, monkeypatch)
 
 
-def whorl(*words: str, **environment: str) -> Result:
-    return CliRunner().invoke(cli, words, env=environment)
-
-
 def test_an_option_goes_before_the_environment_and_that_before_user_and_site(files: Files, tmp_path: Path) -> None:
     def asked(*words: str, **environment: str) -> str:
         """The folder in which a verb finds no store: its name is that of the place that named it."""
-        result = whorl("store", "status", *words, **environment)
+        result = whorl("store status", *words, **environment)
         assert result.exit_code == 3, result.output
         return next(name for name in ("site", "user", "variable", "option") if f"{tmp_path / name}" in result.stderr)
 
+    variable = {"WHORL_STORE": str(tmp_path / "variable")}
     files.site.write_text(f'store = "{tmp_path / "site"}"\n')
     assert asked() == "site"
     files.user.write_text(f'store = "{tmp_path / "user"}"\n')
     assert asked() == "user"
-    assert asked(WHORL_STORE=str(tmp_path / "variable")) == "variable"
-    assert asked("--store", str(tmp_path / "option"), WHORL_STORE=str(tmp_path / "variable")) == "option"
+    assert asked(**variable) == "variable"
+    assert asked("--store", str(tmp_path / "option"), **variable) == "option"
 
 
 def test_doctor_says_which_value_came_from_where(files: Files) -> None:
     files.site.write_text('store = "/shared/fleet"\ncluster = "alex"\n[energy]\nzone = "DE"\n')
     files.user.write_text('account = "physics"\n')
-    told = json.loads(whorl("doctor", "--json", WHORL_STORE="").stdout)["findings"]
-    details = {row["what"]: row["detail"] for row in told}
-    assert details["store"] == f"/shared/fleet, from {files.site}"
-    assert details["cluster"] == f"alex, from {files.site}"
-    assert details["account"] == f"physics, from {files.user}"
-    assert details["[energy]"] == f"zone, from {files.site}"
+    findings = json.loads(whorl("doctor --json", WHORL_STORE="").stdout)["findings"]
+    details = {row["what"]: row["detail"] for row in findings}
+    assert details.items() >= {
+        "store": f"/shared/fleet, from {files.site}", "cluster": f"alex, from {files.site}",
+        "account": f"physics, from {files.user}", "[energy]": f"zone, from {files.site}",
+    }.items()  # fmt: skip
     assert "partition" not in details
     assert this_cluster() == "alex"
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "sentence"),
     [
         ("store = [", "is not a TOML file"),
         ('stroe = "/fleet"', "whorl knows no key stroe; it knows store, cluster"),
@@ -75,19 +71,18 @@ def test_doctor_says_which_value_came_from_where(files: Files) -> None:
         ('energy = "DE"', "energy is a table: write [energy]"),
     ],
 )
-def test_a_file_that_whorl_does_not_understand_is_one_sentence(files: Files, text: str, says: str) -> None:
+def test_a_file_that_whorl_does_not_understand_is_one_sentence(files: Files, text: str, sentence: str) -> None:
     files.site.write_text(text + "\n")
     result = whorl("verdicts")
-    assert result.exit_code == 2
-    assert result.stderr.count("\n") == 1
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert str(files.site) in result.stderr
-    assert says in result.stderr
-    doctor = whorl("doctor", "--json")
+    assert sentence in result.stderr
+    doctor = whorl("doctor --json")
     assert doctor.exit_code == 1
-    told = {row["what"]: row for row in json.loads(doctor.stdout)["findings"]}
-    assert says in told["whorl.toml"]["detail"]
+    details = {row["what"]: row["detail"] for row in json.loads(doctor.stdout)["findings"]}
+    assert sentence in details["whorl.toml"]
     # A prolog must not fail for it.
-    assert whorl("jobs", "tag", "begin", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0").exit_code == 0
+    assert whorl("jobs tag begin", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0").exit_code == 0
 
 
 def test_zone_and_price_count_where_a_store_has_no_energy_toml(files: Files, tmp_path: Path) -> None:
@@ -102,18 +97,8 @@ def test_zone_and_price_count_where_a_store_has_no_energy_toml(files: Files, tmp
     assert [dated.value for dated in find_settings(tmp_path).zones] == ["FR"]
 
 
-@pytest.mark.parametrize(
-    ("words", "status"),
-    [
-        (["report"], 2),
-        (["sql", "select 1"], 2),
-        (["explain", "c001-1/0"], 2),
-        (["verdicts", "variability"], 2),
-        (["import", "/dev/null"], 2),
-        (["check", "--quick"], 3),  # which fails open: 2 would be an alarm
-    ],
-)
-def test_a_store_that_nobody_names_is_missed_in_one_sentence(words: list[str], status: int, files: Files) -> None:
-    result = whorl(*words)
-    assert result.exit_code == status
-    assert "Missing option '--store'" in result.output
+def test_a_store_that_nobody_names_is_missed_in_one_sentence(files: Files) -> None:
+    for line in ("report", "sql 1", "explain c001-1/0", "verdicts variability", "import /dev/null", "check --quick"):
+        result = whorl(line)
+        assert result.exit_code == (3 if "check" in line else 2)  # `check` fails open: 2 would be an alarm
+        assert "Missing option '--store'" in result.output

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 import whorl
-from whorl.cli import cli
 from whorl.errors import InputError
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.models import H100
+from whorl.tests.cli import calling
+from whorl.tests.cli.calling import refusal
+from whorl.tests.cli.calling import whorl as call
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.hints import hints
 
@@ -27,13 +27,13 @@ HEALTHY = [f"c001-{node}" for node in range(1, 4) if f"c001-{node}" != BRAKED_NO
 LIMITS = (650, 600)
 
 
-def run(*words: object) -> Result:
-    return CliRunner().invoke(cli, [str(word) for word in words])
-
-
-def probe(store: Path, *words: object, suite: str = "full") -> None:
-    done = run("probe", "run", "--store", store, *FLEET, "--neighbours", "busy", "--suite", suite, *words)
+def probe(store: Path, line: str) -> None:
+    done = call(f"probe run --neighbours busy {line}", *FLEET, "--store", store)
     assert done.exit_code == 0, done.output
+
+
+def asked(store: Path, hosts: str, *words: object, workload: str = "gemm-fp32") -> tuple[Any, ...]:
+    return ("advise power-plan --store", store, "--hosts", hosts, "--workload", workload, *words)
 
 
 @pytest.fixture(scope="module")
@@ -41,21 +41,16 @@ def store(built_once: BuiltOnce) -> Path:
     """A fleet under three limits, and in a workload that does not reach its limit."""
 
     def build(folder: Path) -> None:
-        brake = ("--backend", "simulated:fault=brake,faults=1")
-        probe(folder / "store", "gemm-fp32", *brake)
-        for limit in LIMITS:
-            probe(folder / "store", "gemm-fp32", *brake, "--power-limit", limit)
-        probe(folder / "store", "stream-triad", *brake, suite="quick")
+        brake = "--backend simulated:fault=brake,faults=1"
+        for limit in ("", *(f"--power-limit {limit}" for limit in LIMITS)):
+            probe(folder / "store", f"gemm-fp32 --suite full {brake} {limit}")
+        probe(folder / "store", f"stream-triad --suite quick {brake}")
 
     return built_once("power-plan", build) / "store"
 
 
 def plan(store: Path, hosts: str, *words: object, workload: str = "gemm-fp32") -> dict[str, Any]:
-    done = run("advise", "power-plan", "--store", store, "--hosts", hosts, "--workload", workload, *words, "--json")
-    assert done.exit_code == 0, done.output
-    document: dict[str, Any] = json.loads(done.stdout)
-    assert document["schema"] == "whorl.power-plan/1"
-    return document
+    return calling.document(*asked(store, hosts, *words, workload=workload), schema="power-plan")
 
 
 def test_a_limit_for_each_gpu_with_what_it_does_and_the_commands(store: Path) -> None:
@@ -87,7 +82,7 @@ def test_a_limit_for_each_gpu_with_what_it_does_and_the_commands(store: Path) ->
         if row["plan_limit_w"] != 700
     ]
     assert document["commands"] == expected
-    printed = run("advise", "power-plan", "--store", store, "--hosts", hosts, "--workload", "gemm-fp32")
+    printed = call(*asked(store, hosts))
     assert all(line["command"] in printed.stdout.splitlines() for line in expected)
     reply = whorl.advise_power_plan(store, hosts=hosts, workload="gemm-fp32")
     assert reply.json() == document
@@ -100,9 +95,9 @@ def test_a_braked_gpu_is_named_before_the_plan_with_the_gain_of_exchanging_it(st
     assert 10 < waits["gpus"][0]["slower_pct"] < 25
     assert -25 < waits["low_slower_pct"] < waits["slower_pct"] < waits["high_slower_pct"] < -8
     assert waits["low_saved_pct"] < waits["saved_pct"] < waits["high_saved_pct"]
-    shown = run("advise", "power-plan", "--store", store, "--hosts", BRAKED_NODE, "--workload", "gemm-fp32")
-    assert "lowest limit that the class was measured under" in shown.stderr
-    printed = shown.stdout
+    answer = call(*asked(store, BRAKED_NODE))
+    assert "lowest limit that the class was measured under" in answer.stderr
+    printed = answer.stdout
     assert f"{BRAKED_NODE}/{BRAKED % 4}" in printed.splitlines()[0]
     assert printed.index("Exchange") < printed.index("nvidia-smi")
 
@@ -141,34 +136,25 @@ def test_a_budget_is_kept_and_the_present_power_makes_a_faster_job(store: Path) 
 ])  # fmt: skip
 def test_what_is_missing_is_one_sentence(words: tuple[str, str], says: str, store: Path) -> None:
     options = {"--hosts": HEALTHY[0], "--workload": "gemm-fp32"} | dict([words])
-    done = run("advise", "power-plan", "--store", store, *(word for pair in options.items() for word in pair))
-    assert done.exit_code == 2
-    assert says in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert says in refusal("advise power-plan --store", store, *(word for pair in options.items() for word in pair))
 
 
 def test_a_class_without_curve_is_told_what_to_measure(tmp_path: Path) -> None:
-    probe(tmp_path / "store", "gemm-fp32", suite="quick")
-    done = run("advise", "power-plan", "--store", tmp_path / "store", "--hosts", "c001-1", "--workload", "gemm-fp32")
-    assert done.exit_code == 2
-    assert "3 or more GPUs" in done.stderr
-    (words,) = hints(done.stderr)
-    assert words[:3] == ["probe", "run", "gemm-fp32"]
-    assert words[-2:] == ["--power-limit", "665"]
+    probe(tmp_path / "store", "gemm-fp32 --suite quick")
+    sentence = refusal(*asked(tmp_path / "store", "c001-1"))
+    assert "3 or more GPUs" in sentence
+    (words,) = hints(sentence)
+    assert (words[:3], words[-2:]) == (["probe", "run", "gemm-fp32"], ["--power-limit", "665"])
     with pytest.raises(InputError, match="3 or more GPUs"):
         whorl.advise_power_plan(tmp_path / "store", hosts="c001-1", workload="gemm-fp32")
 
 
 def test_gpus_of_two_models_have_no_plan(tmp_path: Path) -> None:
     for model in ("H100", "V100"):
-        done = run(
-            "probe", "run", "launch", "--store", tmp_path / "store", "--backend", f"simulated:model={model},gpus=4",
-            "--suite", "quick", "--cluster", "both",
-        )  # fmt: skip
+        backend = f"--backend simulated:model={model},gpus=4"
+        done = call(f"probe run launch --suite quick --cluster both {backend} --store", tmp_path / "store")
         assert done.exit_code == 0, done.output
-    done = run("advise", "power-plan", "--store", tmp_path / "store", "--hosts", "c001-1", "--workload", "launch")
-    assert done.exit_code == 2
-    assert "H100-SXM5 and V100-SXM2" in done.stderr
+    assert "H100-SXM5 and V100-SXM2" in refusal(*asked(tmp_path / "store", "c001-1", workload="launch"))
 
 
 def test_imported_work_is_told_how_it_gets_runs_without_a_probe(tmp_path: Path) -> None:
@@ -176,18 +162,18 @@ def test_imported_work_is_told_how_it_gets_runs_without_a_probe(tmp_path: Path) 
     rows = [f"G{n},n1,{n},sgemm,{100 + n},295,300,{mhz}" for n, mhz in enumerate((1400, 1400, 1400, ""))]
     names = {"gpu": "gpu", "host": "node", "slot": "slot", "app": "workload", "ms": "time:ms", "watts": "power:W",
              "limit": "power_limit:W", "mhz": "sm_clock:MHz"}  # fmt: skip
-    asked = ("advise", "power-plan", "--store", tmp_path / "store", "--hosts", "n1", "--workload", "sgemm")
+    wanted = asked(tmp_path / "store", "n1", workload="sgemm")
 
     def imported(*, clocks: bool) -> str:
         table.write_text("\n".join([",".join(names), *(row if clocks else row[: row.rindex(",") + 1] for row in rows)]))
         words = [word for column, meaning in names.items() for word in ("--map", f"{column}={meaning}")]
-        done = run("import", "--store", tmp_path / "store", "--model", "V100", *words, table)
+        done = call("import --model V100 --store", tmp_path / "store", *words, table)
         assert done.exit_code == 0, done.output
-        return run(*asked, "--limit", 300).stderr
+        return call(*wanted, "--limit", 300).stderr
 
     without_clocks = imported(clocks=False)
     assert "the clock of the runs of sgemm on n1 is not known" in without_clocks
-    assert "--limit" in run(*asked).stderr, "the present limit is not known"
+    assert "--limit" in call(*wanted).stderr, "the present limit is not known"
     assert hints(without_clocks) == []
     assert "whorl probe run" not in without_clocks
     assert "import its times with columns for power, SM clock and power limit" in without_clocks

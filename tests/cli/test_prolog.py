@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,15 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from whorl.cli import cli
 from whorl.errors import DeviceError
 from whorl.kernels.device import Verdict, finish
 from whorl.probes import prolog
 from whorl.probes.health import COUNTED, GpuHealth, unfit_reasons
 from whorl.store import Store
 from whorl.store.vocabulary import reason_bit
+from whorl.tests.cli.calling import document, whorl
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.hand_device import FACTS, HandDevice, find
 from whorl.tests.stores import new_store
@@ -28,17 +26,14 @@ SIMULATED = ("--backend", "simulated:gpus=3")
 
 
 def asked(*options: str, status: int) -> dict[str, Any]:
-    done = CliRunner().invoke(cli, ["probe", "prolog", "--json", *options])
-    assert done.exit_code == status, done.output
-    document: dict[str, Any] = json.loads(done.stdout)
-    assert document["exit_status"] == status
-    return document
+    answer = document("probe prolog", *options, status=status)
+    assert answer["exit_status"] == status
+    return answer
 
 
 def test_a_simulated_node_is_fit() -> None:
     assert [gpu["fit"] for gpu in asked(*SIMULATED, status=0)["gpus"]] == [True] * 3
-    done = CliRunner().invoke(cli, ["probe", "prolog", *SIMULATED])
-    assert done.stdout == "whorl: 3 GPUs fit\n"
+    assert whorl("probe prolog", *SIMULATED).stdout == "whorl: 3 GPUs fit\n"
 
 
 @pytest.mark.parametrize(("fault", "reason"), [("wrong_results", "values wrong"), ("lost", "fallen off the bus")])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import random
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -11,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from whorl.cli import cli
+from whorl.tests.cli.calling import document, whorl
 
 COLUMNS = ("gpu", "node", "cabinet", "model", "app", "ms", "when")
 FIRST = datetime(2026, 9, 1, tzinfo=UTC)
@@ -50,26 +48,15 @@ def each_with(column: str, value: Callable[[int], str], rows: Iterable[Row]) -> 
 
 def verdicts(store: Path, *clusters: Iterable[Row]) -> tuple[dict[str, Any], str]:
     """What `whorl verdicts` says of files of these rows, one a cluster: for programs and for people."""
-    runner = CliRunner()
+    meanings = "gpu=gpu node=node cabinet=cabinet model=model app=workload ms=time:ms when=began"
+    maps = [word for meaning in meanings.split() for word in ("--map", meaning)]
     for number, rows in enumerate(clusters):
         sheet = store.parent / f"{number}.csv"
         with sheet.open("w", newline="") as file:
             csv.writer(file).writerows([COLUMNS, *rows])
-        meanings = (
-            "gpu=gpu",
-            "node=node",
-            "cabinet=cabinet",
-            "model=model",
-            "app=workload",
-            "ms=time:ms",
-            "when=began",
-        )
-        words = ["import", "--store", str(store), "--cluster", f"c{number}", str(sheet)]
-        imported = runner.invoke(cli, [*words, *(word for meaning in meanings for word in ("--map", meaning))])
+        imported = whorl("import --store", store, "--cluster", f"c{number}", sheet, *maps)
         assert imported.exit_code == 0, imported.output
-    replies = [runner.invoke(cli, ["verdicts", "--store", str(store), *more]) for more in (["--json"], [])]
-    assert [reply.exit_code for reply in replies] == [0, 0], replies[0].output
-    return json.loads(replies[0].stdout), replies[1].stdout
+    return document("verdicts --store", store), whorl("verdicts --store", store).stdout
 
 
 def wide(gpu: int, day: int, run: int) -> float:
@@ -114,10 +101,14 @@ def test_nobody_is_named_without_evidence_and_what_is_not_judged_is_said(case: s
     assert text.startswith(("Nothing could be judged.", "No GPU stands out."))
 
 
+def slow_fleet() -> Iterable[Row]:
+    return fleet(time=lambda gpu, day, run: spread(gpu, day, run) * (1.3 if gpu == 5 else 1))
+
+
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize("odd", ["no node", "cabinets of one node", "nothing"])
 def test_the_slow_one_of_an_odd_fleet_is_named(odd: str, tmp_path: Path) -> None:
-    slow = fleet(time=lambda gpu, day, run: spread(gpu, day, run) * (1.3 if gpu == 5 else 1))
+    slow = slow_fleet()
     if odd == "no node":
         slow = each_with("node", lambda _: "", slow)
     if odd == "cabinets of one node":
@@ -130,7 +121,6 @@ def test_the_slow_one_of_an_odd_fleet_is_named(odd: str, tmp_path: Path) -> None
 @pytest.mark.long
 def test_gpus_of_the_same_name_in_two_clusters_are_two(tmp_path: Path) -> None:
     """The name is that of its own cluster: the healthy one of the other is not named."""
-    slow = fleet(time=lambda gpu, day, run: spread(gpu, day, run) * (1.3 if gpu == 5 else 1))
-    document, text = verdicts(tmp_path / "S", fleet(), slow)
+    document, text = verdicts(tmp_path / "S", fleet(), slow_fleet())
     assert [(row["cluster"], row["kind"]) for row in document["rows"]] == [("c1", "slow")]
     assert "No GPU stands out. All 16 GPUs are fine." in text.partition("Cluster c0:")[0]
