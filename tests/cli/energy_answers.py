@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from typing import Any
 
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from whorl.cli import cli
+from whorl.tests.cli import calling
 
 
-def whorl(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["energy", *arguments], catch_exceptions=False)
+def whorl(*words: str) -> Result:
+    return calling.whorl("energy", *words)
 
 
 @cache
-def document(*arguments: str) -> dict[str, Any]:
+def document(*words: str) -> dict[str, Any]:
     """The answer as JSON; the same question is asked once."""
-    result = whorl(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return dict(json.loads(result.stdout))
+    return calling.document("energy", *words)

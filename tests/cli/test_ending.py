@@ -20,29 +20,33 @@ from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
 from whorl.tests.without import COMMAND, run_without
 
+WHORL = [sys.executable, "-m", "whorl"]
+
+
+def begun(*words: object, **environment: str) -> subprocess.Popen[str]:
+    """A command in a process of its own, whose outputs are pipes."""
+    command, pipe = [*WHORL, *map(str, words)], subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **environment})
+
 
 def test_a_reader_that_has_enough_ends_it_as_a_signal_would(tmp_path: Path) -> None:
     """With PYTHONUNBUFFERED, Python itself would drop what the pipe did not take, and report no error."""
     new_store(tmp_path / "S")
     query = "select range from range(20000)"  # more than a pipe holds
-    command = [sys.executable, "-m", "whorl", "sql", "--store", str(tmp_path / "S"), query]
-    unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=unbuffered) as process:
+    with begun("sql", "--store", tmp_path / "S", query, PYTHONUNBUFFERED="1") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
         assert process.wait() == 128 + signal.SIGPIPE
-        assert process.stderr.read() == b""
+        assert process.stderr.read() == ""
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-@pytest.mark.parametrize("verb", sample([["schema", "--json"], ["schema"], ["probe", "list"]], short=1))
-def test_an_answer_that_does_not_fit_on_the_disk_is_one_sentence(verb: list[str]) -> None:
+@pytest.mark.parametrize("verb", sample(["schema --json", "schema", "probe list"], short=1))
+def test_an_answer_that_does_not_fit_on_the_disk_is_one_sentence(verb: str) -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "whorl", *verb], stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
+        done = subprocess.run([*WHORL, *verb.split()], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
     assert "standard output (No space left" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -76,16 +80,14 @@ def test_without_standard_output_a_command_does_its_work(tmp_path: Path) -> None
 @pytest.mark.long
 @pytest.mark.parametrize("delay", [0.8, 0.3])
 def test_an_interrupted_import_can_be_run_again(delay: float, tmp_path: Path) -> None:
-    files, rows = [], 10_000
-    for number in range(4):
-        files.append(tmp_path / f"{number}.csv")
+    files, rows, store = [tmp_path / f"{number}.csv" for number in range(4)], 10_000, tmp_path / "S"
+    line = "sgemm,GPU-00000000-0000-0000-0000-{:012d},{},{}"
+    for number, path in enumerate(files):
         every = range(number * rows, (number + 1) * rows)
-        line = "sgemm,GPU-00000000-0000-0000-0000-{:012d},{},{}"
         lines = [line.format(i % 40, 1_590_000_000 + i, 2400 + i % 97) for i in every]
-        files[-1].write_text("\n".join(["exp,uuid,ts,perf_ms", *lines]))
-    store = tmp_path / "S"
-    command = [sys.executable, "-m", "whorl", "import", "--store", str(store), *map(str, files)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        path.write_text("\n".join(["exp,uuid,ts,perf_ms", *lines]))
+    words = ("import", "--store", str(store), *map(str, files))
+    with begun(*words) as process:
         time.sleep(delay)
         os.kill(process.pid, signal.SIGINT)
         _, errors = process.communicate()
@@ -95,7 +97,7 @@ def test_an_interrupted_import_can_be_run_again(delay: float, tmp_path: Path) ->
     if (store / "store.toml").exists():
         counted = Store.open(store).sql("select count(*) n from runs").to_pylist()[0]["n"]
         assert counted % rows == 0
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run([*WHORL, *words], check=True, capture_output=True)
     assert Store.open(store).sql("select count(*) n from measurements").to_pylist() == [{"n": 4 * rows}]
 
 
@@ -141,9 +143,8 @@ def test_an_interrupt_waits_until_a_module_is_imported(tmp_path: Path, monkeypat
 def test_ctrl_c_while_duckdb_works_says_that_it_was_interrupted(tmp_path: Path) -> None:
     new_store(tmp_path / "S")
     query = "select count(*) from range(100000000) a, range(100000) b where a.range % 7 = b.range % 11"
-    command = [sys.executable, "-m", "whorl", "sql", "--store", str(tmp_path / "S"), query]
     for delay in (1, 3, 9, 27):  # on a busy machine the interrupt may come before the command has begun
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with begun("sql", "--store", tmp_path / "S", query) as process:
             time.sleep(delay)
             os.kill(process.pid, signal.SIGINT)
             end = threading.Timer(60, process.kill)

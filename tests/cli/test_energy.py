@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from whorl.cli import cli
 from whorl.dashboards.documents.books import balance_sentences
 from whorl.simulation.sample import write_sample
 from whorl.store import Store
+from whorl.tests.cli import calling
 from whorl.tests.cli.energy_answers import document, whorl
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.sizes import sample
@@ -90,8 +90,6 @@ def sampled(built_once: BuiltOnce) -> Path:
 
 
 def sql(store: Path, query: str) -> list[dict[str, Any]]:
-    from whorl.store import Store
-
     return list(Store.open(store).sql(query).to_pylist())
 
 
@@ -156,14 +154,9 @@ def test_the_sample_shows_people_whose_energy_it_was(sampled: Path) -> None:
 
 
 def test_the_books_of_the_sample_balance(sampled: Path) -> None:
-    result = whorl("reconcile", "--store", str(sampled), "--json")
-    assert result.exit_code == 0
-    found = json.loads(result.stdout)
-    assert found["schema"] == "whorl.energy.reconcile/1"
-    assert found["balances"] is True
-    assert found["problems"] == []
-    assert len(found["rows"]) == 4
-    for row in found["rows"]:
+    answer = calling.document("energy reconcile --store", sampled, schema="energy.reconcile")
+    assert (answer["balances"], answer["problems"], len(answer["rows"])) == (True, [], 4)
+    for row in answer["rows"]:
         parts = row["attributed_j"] + row["idle_time_j"] + row["unattributed_j"]
         assert parts == pytest.approx(row["metered_j"], rel=1e-9)
         assert row["not_read_s"] == 0
@@ -177,16 +170,12 @@ def test_energy_in_gaps_is_told_unless_it_is_rounding(sampled: Path, gaps_j: flo
     assert ("in gaps of the readings" in " ".join(balance_sentences(replace(found, gpus=gpus)))) == told
 
 
-def test_an_unknown_job_is_refused_with_jobs_that_there_are(sampled: Path) -> None:
-    result = whorl("--store", str(sampled), "--job", "9")
-    assert result.exit_code == 2
-    assert "knows no job 9; it knows 4 jobs, such as 4201, 4202, 4203" in result.stderr
-
-
-def test_a_time_without_telemetry_is_refused_with_what_there_is(sampled: Path) -> None:
-    result = whorl("--store", str(sampled), "--since", "2026-03-02")
-    assert result.exit_code == 2
-    assert "it has some from 2026-03-01 10:00 to 2026-03-01 10:01 UTC" in result.stderr
+def test_what_is_not_there_is_refused_with_what_there_is(sampled: Path) -> None:
+    asked = ("energy --store", sampled)
+    there = "knows no job 9; it knows 4 jobs, such as 4201, 4202, 4203"
+    assert there in calling.refusal(*asked, "--job", "9")
+    there = "it has some from 2026-03-01 10:00 to 2026-03-01 10:01 UTC"
+    assert there in calling.refusal(*asked, "--since", "2026-03-02")
 
 
 @pytest.mark.long
@@ -198,14 +187,12 @@ def test_rows_of_several_clusters_can_be_told_apart(tmp_path: Path) -> None:
     readings.write_text(f"timestamp,board,node,power.draw [W],utilization.gpu [%]\n{lines}")
     jobs.write_text("job_id,user,gpu,began,ended\n7,ann,n1/0,2026-11-01 10:00:10,2026-11-01 10:00:40\n")
     for cluster in ("north", "south"):
-        for given in (["--map", "board=gpu", str(readings)], [str(jobs)]):
-            done = CliRunner().invoke(cli, ["import", "--store", str(store), "--cluster", cluster, *given])
+        for line, file in (("import --map board=gpu", readings), ("import", jobs)):
+            done = calling.whorl(line, "--store", store, "--cluster", cluster, file)
             assert done.exit_code == 0, done.stderr
-    asking = (["--by", "job"], ["--by", "user"], ["--by", "gpu"], ["--by", "node"], ["reconcile"])
-    for what in sample(asking, short=2):
-        asked = ["energy", *what, "--store", str(store)]
-        told = [line.split() for line in CliRunner().invoke(cli, asked).stdout.splitlines()]
-        head = next(place for place, words in enumerate(told) if words[1:2] == ["cluster"])
-        assert sorted(words[1] for words in told[head + 1 : head + 3]) == ["north", "south"], told
-        alone = CliRunner().invoke(cli, [*asked, "--cluster", "south"]).stdout
-        assert " cluster " not in alone
+    for line in sample(("--by job", "--by user", "--by gpu", "--by node", "reconcile"), short=2):
+        asked = (f"energy {line} --store", store)
+        printed = [row.split() for row in calling.whorl(*asked).stdout.splitlines()]
+        head = next(place for place, words in enumerate(printed) if words[1:2] == ["cluster"])
+        assert sorted(words[1] for words in printed[head + 1 : head + 3]) == ["north", "south"], printed
+        assert " cluster " not in calling.whorl(*asked, "--cluster", "south").stdout

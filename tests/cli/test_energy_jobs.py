@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from whorl.cli import cli
 from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
+from whorl.tests.cli.energy_answers import document
 from whorl.tests.conftest import BuiltOnce
 
 pytestmark = pytest.mark.usefixtures("stores_stay_open")
@@ -19,14 +15,6 @@ pytestmark = pytest.mark.usefixtures("stores_stay_open")
 HOUR = 3600
 ELEVEN = 11 * HOUR
 """23:00, in seconds after noon."""
-
-
-@cache
-def document(*arguments: str) -> dict[str, Any]:
-    """The answer as JSON; the same question is asked once."""
-    result = CliRunner().invoke(cli, ["energy", *arguments, "--json"], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return dict(json.loads(result.stdout))
 
 
 @pytest.fixture(scope="module")
@@ -73,18 +61,13 @@ def test_an_array_is_asked_for_by_its_number_and_a_task_by_either(night: Path) -
     assert [row["job_id"] for row in document("--store", str(night), "--job", "62")["rows"]] == ["6_2"]
 
 
-def test_each_day_has_its_part(night: Path) -> None:
+def test_each_day_has_its_part_and_since_and_until_choose_a_part_of_a_job(night: Path) -> None:
     rows = document("--store", str(night), "--by", "day")["rows"]
-    assert {row["day"]: row["energy_j"] for row in rows} == pytest.approx(
-        {"2026-11-02": 200 * HOUR, "2026-11-03": 200 * HOUR}
-    )
-
-
-def test_since_and_until_choose_a_part_of_a_job(night: Path) -> None:
-    options = ("--since", "2026-11-02T23:45", "--until", "2026-11-03T00:15")
-    found = document("--store", str(night), *options)
-    assert found["total"]["energy_j"] == pytest.approx(200 * 1800)
-    assert {row["job_id"]: row["energy_j"] for row in found["rows"]} == pytest.approx({"6_1": 180_000, "6_2": 180_000})
+    days = {"2026-11-02": 200 * HOUR, "2026-11-03": 200 * HOUR}
+    assert {row["day"]: row["energy_j"] for row in rows} == pytest.approx(days)
+    part = document("--store", str(night), "--since", "2026-11-02T23:45", "--until", "2026-11-03T00:15")
+    assert part["total"]["energy_j"] == pytest.approx(200 * 1800)
+    assert {row["job_id"]: row["energy_j"] for row in part["rows"]} == pytest.approx({"6_1": 180_000, "6_2": 180_000})
 
 
 @pytest.mark.long
