@@ -99,14 +99,7 @@ def _records(context: click.Context) -> Iterator[_Record]:
         if isinstance(parameter, PairsOption):
             if parameter.purpose:
                 yield _Record(names, "", parameter.purpose)
-            written = set()
-            for table, rows in parameter.tables.items():
-                for key, takes, meaning in (row.row() for row in rows.values()):
-                    if key not in written:
-                        yield _Record(
-                            f"{parameter.opts[0]} {table}:" if table else names.split()[0], f"{key}={takes}", meaning
-                        )
-                    written.add(key)
+            yield from map(_Record._make, parameter.records())
         elif text and names != "-h, --help":
             yield _Record(names, "", text)
 
@@ -179,7 +172,10 @@ def _options(context: click.Context) -> Iterator[tuple[str, str]]:
         names, text = parameter.get_help_record(context) or ("", "")
         if text and names != "-h, --help":
             yield names, text
-            yield from parameter.records() if isinstance(parameter, PairsOption) else ()
+            keys = parameter.records() if isinstance(parameter, PairsOption) else ()
+            yield from (
+                (f"{option}{'' if option.endswith(':') else ' '}{key}", meaning) for option, key, meaning in keys
+            )
 
 
 def _below(context: click.Context) -> Iterator[click.Context]:

@@ -223,14 +223,14 @@ class PairsOption(click.Option):
     purpose: str
     """What it is for, without its keys; empty where the keys say all."""
 
-    def records(self) -> Iterator[tuple[str, str]]:
-        """How each key is written, and what it means, as the manual has it."""
+    def records(self) -> Iterator[tuple[str, str, str]]:
+        """The option that each key stands behind, how the key is written, and what it means, as the manual has it."""
         written = set()
         for table, rows in self.tables.items():
             for row in rows.values():
                 if row not in written:
                     key, takes, meaning = row.row()
-                    yield f"{self.opts[0]} {table}{':' * bool(table)}{key}={takes}", meaning
+                    yield f"{self.opts[0]} {table}:" if table else self.opts[0], f"{key}={takes}", meaning
                 written.add(row)
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
