@@ -38,6 +38,10 @@ _workload_option = click.option(
     "--workload", metavar="NAME", help="The workload whose runs are used.  [default: the store's only one]"
 )
 _cluster_option = click.option("--cluster", metavar="NAME", help="Only this cluster.")
+_draws = (
+    OptionKey("replicates", click.IntRange(20, 100_000), "Draws behind the intervals.", 400),
+    OptionKey("seed", click.IntRange(0), "Seed of the draws.", 2022),
+)
 
 
 @click.group("advise", invoke_without_command=True, short_help="Where a job should run, and what that gains.")
@@ -90,8 +94,7 @@ _cluster_option = click.option("--cluster", metavar="NAME", help="Only this clus
     ),
     OptionKey("cluster-nodes", click.IntRange(1), "Nodes of the queue.  [default: the scheduler's]"),
     OptionKey("time", Span(), "How long such jobs run, as 12h.  [default: the median of the history]"),
-    OptionKey("replicates", click.IntRange(20, 100_000), "Draws behind the intervals.", 400),
-    OptionKey("seed", click.IntRange(0), "Seed of the draws.", 2022),
+    *_draws,
 )
 @json_option
 @click.pass_context
@@ -295,15 +298,9 @@ def apply(inherited: dict[str, Any], /, job: str, **options: Any) -> None:
 
 
 _scope = options(
-    click.option(
-        "--workload", metavar="NAME", help="The workload whose runs are used.  [default: the store's only one]"
-    ),
-    click.option("--cluster", metavar="NAME", help="Only this cluster."),
+    _workload_option,
+    _cluster_option,
     click.option("--hosts", metavar="HOSTLIST", help="Only GPUs of these nodes, as n[01-02]."),
-)
-_draws = (
-    OptionKey("replicates", click.IntRange(20, 100_000), "Draws behind the intervals.", 400),
-    OptionKey("seed", click.IntRange(0), "Seed of the draws.", 2022),
 )
 _file = click.Path(dir_okay=False, path_type=Path)
 
@@ -393,7 +390,7 @@ def spb(store: str, as_json: bool, **chosen: Any) -> None:
     metavar="W",
     help="The present limit.  [default: that of each GPU in the store]",
 )
-@click.option("--cluster", metavar="NAME", help="Only this cluster.")
+@_cluster_option
 @json_option
 def power_plan(store: str, as_json: bool, **chosen: Any) -> None:
     """Set limits so that no GPU of a synchronous job runs faster than the slowest, which all wait for.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from ...analysis.verdicts.verdict import Planted, falsely_named
 from ..document import Command, Document, Part
 from ..documents.evidence import because, remark
 from ..report import next_commands, summary_parts
-from ..words import many
+from ..words import in_store, many
 from . import mappings
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def _parts(result: DemoResult) -> Iterator[Part]:
         )
     yield from next_commands(looked, result.store, result.page)
     if result.planted is not None:  # invented jobs had the simulated GPUs
-        yield Command(f"      whorl energy --store {shlex.quote(str(result.store))}")
+        yield Command(f"      whorl energy {in_store(result.store)}")
 
 
 def _not_run(report: Report, names: Mapping[str, str]) -> Iterator[str]:
