@@ -18,6 +18,7 @@ from .options import (
     Share,
     Span,
     any_store_option,
+    cluster_option,
     configured_option,
     json_option,
     options,
@@ -37,7 +38,6 @@ _DAY_S = 86_400.0
 _workload_option = click.option(
     "--workload", metavar="NAME", help="The workload whose runs are used.  [default: the store's only one]"
 )
-_cluster_option = click.option("--cluster", metavar="NAME", help="Only this cluster.")
 _draws = (
     OptionKey("replicates", click.IntRange(20, 100_000), "Draws behind the intervals.", 400),
     OptionKey("seed", click.IntRange(0), "Seed of the draws.", 2022),
@@ -47,7 +47,7 @@ _draws = (
 @click.group("advise", invoke_without_command=True, short_help="Where a job should run, and what that gains.")
 @any_store_option
 @_workload_option
-@_cluster_option
+@cluster_option
 @click.option("--model", metavar="NAME", help="Only GPUs of this model: its name, or a part of it, as a100.")
 @click.option("--gpus", type=click.IntRange(1), default=1, show_default=True, help="How many GPUs the job uses.")
 @configured_option(
@@ -229,7 +229,7 @@ def _text_of(name: str) -> tuple[Path | None, str]:
 @click.argument("job", metavar="JOBID")
 @any_store_option
 @_workload_option
-@_cluster_option
+@cluster_option
 @click.option("--undo", is_flag=True, help="Give the job the nodes back that whorl excluded.")
 @click.option("--dry-run", is_flag=True, help="Print the command and run nothing.")
 @settings(
@@ -299,7 +299,7 @@ def apply(inherited: dict[str, Any], /, job: str, **options: Any) -> None:
 
 _scope = options(
     _workload_option,
-    _cluster_option,
+    cluster_option,
     click.option("--hosts", metavar="HOSTLIST", help="Only GPUs of these nodes, as n[01-02]."),
 )
 _file = click.Path(dir_okay=False, path_type=Path)
@@ -390,7 +390,7 @@ def spb(store: str, as_json: bool, **chosen: Any) -> None:
     metavar="W",
     help="The present limit.  [default: that of each GPU in the store]",
 )
-@_cluster_option
+@cluster_option
 @json_option
 def power_plan(store: str, as_json: bool, **chosen: Any) -> None:
     """Set limits so that no GPU of a synchronous job runs faster than the slowest, which all wait for.
