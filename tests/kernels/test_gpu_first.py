@@ -112,15 +112,6 @@ def test_a_command_that_is_ended_leaves_what_there_is_and_no_process(tmp_path: P
     assert json.loads(out.read_text())["why"] == "it was ended early"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("words", [["--out", "/nowhere/first.json"], ["--minutes", "0"]])
-def test_what_cannot_be_is_said_before_anything_runs(words: list[str]) -> None:
-    command = [sys.executable, "-m", "benchmarks.gpu_first", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert words[0] in done.stderr.splitlines()[-1]
-
-
 def test_without_a_gpu_it_says_so_and_why(tmp_path: Path) -> None:
     (tmp_path / "cupy.py").write_text("raise ModuleNotFoundError('no', name='cupy')")
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)}
@@ -221,29 +212,12 @@ def test_a_kernel_whose_process_ended_is_told_and_the_others_are_tried(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("brief")
-def test_rates_stand_beside_the_ceilings_of_the_same_run(device: CupyDevice) -> None:
-    findings = found_by("ceilings", device)
-    rows = {row["probe"]: row for row in findings["probes"]}
-    assert rows["stream-triad"]["ceiling_value"] == findings["plain_copy_gb_s"]
-    assert rows["stream-triad"]["share_percent"] > 0
-    assert {row["figure"] for row in acceptance({"ceilings": {"findings": findings}})} >= {
-        "stream-triad of the best copy"
-    }
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("brief")
-def test_products_that_repeat_are_found_to_repeat(device: CupyDevice) -> None:
-    for row in found_by("repeatability", device)["kernels"]:
-        assert (row["alike"], row["wrong"], row["n"]) == (True, 0, 4 * small_work(row["kernel"]).lap), row["kernel"]
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize(
     ("name", "finding"),
     [
         ("facts", "versions"),
+        ("ceilings", "probes"),
+        ("repeatability", "kernels"),
         ("spread", "kernels"),
         ("inputs", "products"),
         ("counter", "power_mw"),

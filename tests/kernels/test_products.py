@@ -78,13 +78,6 @@ def test_fp8_products_are_exact_in_14_bits(distribution: str) -> None:
     np.testing.assert_array_equal(on_tensor_cores(a[:8], b[:8], block=32, bits=14), a[:8] @ b[:8].T)
 
 
-@pytest.mark.long
-def test_fp8_products_that_are_not_exact_are_within_the_tolerance() -> None:
-    a, b, expected = product("fp8", 4096, "normal", seed=1)
-    used = np.abs(nearest(on_tensor_cores(a, b, block=32, bits=14), "bf16") - expected.values) / expected.tolerance
-    assert 1e-3 < used.max() < 0.6
-
-
 @needs_compiler
 @pytest.mark.parametrize(
     ("precision", "distribution"),

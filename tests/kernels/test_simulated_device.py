@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from whorl.simulation.fleet import Fleet
 from whorl.simulation.load import SGEMM
 from whorl.simulation.models import A100, H100, H200, MODELS, V100, GpuModel
 from whorl.simulation.rates import rates_of
-from whorl.simulation.stepping import Happening, Readings
 
 LINES = 1 << 20
 
@@ -138,17 +136,6 @@ def test_parts_of_a_time_are_sizes_over_rates() -> None:
     assert empty.unit_s == pytest.approx(rates.launch_us / 1000)
 
 
-def test_a_chase_takes_the_latency_of_its_footprint() -> None:
-    def chase(footprint: int) -> float:
-        buffers = (Buffer("ring", "int32", footprint // 4),)
-        return timing(work("chase", buffers=buffers, operations=10**6, outputs=()), A100).unit_s * 1e3
-
-    rates = rates_of(A100)
-    small, middle, large = chase(1 << 16), chase(20 << 20), chase(8 << 30)
-    assert small == middle == pytest.approx(rates.l2_ns, rel=0.01)
-    assert large == pytest.approx(rates.dram_ns, rel=0.01)
-
-
 @pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)
 def test_every_kernel_that_fits_runs_on_every_model(model: GpuModel) -> None:
     device = devices(model)[0]
@@ -174,29 +161,6 @@ def test_every_kernel_that_fits_runs_on_every_model(model: GpuModel) -> None:
         assert timed.workload.compute_share + timed.workload.fixed_share <= 1 + 1e-9, name
     assert ran >= 20
     assert device.bench.readings().values["memory_used"][0] < 400 << 20
-
-
-def test_power_rises_with_the_share_of_the_multiprocessors() -> None:
-    device = devices()[0]
-    watts: list[float] = []
-    power_w: list[float] = []
-
-    def tick(readings: Readings, happened: list[Happening]) -> None:
-        power_w.append(readings.values["power_mw"][0] / 1000)
-
-    for share in (0.25, 0.5, 0.75, 1.0):
-        kernel_work = find_kernel("power-share").build(device.facts, share=share)
-        assert not isinstance(kernel_work, Unfit)
-        assert timing(kernel_work, V100).workload.activity == pytest.approx(0.9 * share), "the share counts once"
-
-        async def task(kernel_work: Work) -> None:
-            loaded = await device.load(kernel_work, seed=1)
-            await loaded.run(1, each=2000, limit_s=60)
-
-        power_w.clear()
-        device.bench.run([task(kernel_work)], on_tick=tick)
-        watts.append(float(np.median(power_w[-10:])))
-    assert all(b - a > 15 for a, b in pairwise(watts)), watts
 
 
 # -- checks -----------------------------------------------------------------------------------------------------------

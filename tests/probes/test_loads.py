@@ -14,7 +14,7 @@ from whorl.probes.loads import Stored, run_load, run_steady
 from whorl.simulation.campaigns import unit_ms
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.load import SGEMM, find_load
-from whorl.simulation.models import H100, V100
+from whorl.simulation.models import V100
 from whorl.store import Store
 from whorl.tests.stores import new_store
 
@@ -186,12 +186,3 @@ def test_steady_and_stepped_campaigns_agree(campaign: tuple[Store, Fleet, Stored
     common = sorted(set(a) & set(b))
     assert len(common) >= 21
     assert [a[gpu] for gpu in common] == pytest.approx([b[gpu] for gpu in common], rel=0.01)
-
-
-def test_without_work_there_is_telemetry_and_no_run(tmp_path: Path) -> None:
-    store, fleet = new_store(tmp_path / "S"), Fleet.draw(H100, 4, 1, faults=0)
-    stored = run_load(store, fleet, find_load("idle"), hours=0.01, interval_s=0.5)
-    assert "runs" not in stored.rows
-    assert stored.rows["telemetry"] == 4 * 72
-    with pytest.raises(InputError, match="has no work"):
-        run_steady(store, fleet, find_load("idle"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +11,17 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.kernels.catalogue import find_kernel
-from whorl.kernels.simulated_device import SimulatedDevice, apart
-from whorl.kernels.work import Work
+from whorl.kernels.simulated_device import SimulatedDevice
 from whorl.probes.catalogue import find_probe
 from whorl.probes.conditions import Asked
 from whorl.probes.figures import find as figure
-from whorl.probes.overlap import Overlap, break_even
+from whorl.probes.overlap import Overlap
 from whorl.probes.protocol import Measured, measure
 from whorl.probes.steps import Task
 from whorl.simulation.bench import Bench
 from whorl.simulation.cluster import identities
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.models import A100, H100, V100, GpuModel
-from whorl.simulation.rates import RATES
 from whorl.tests.probes.hand_device import QUICK, HandDevice
 
 NAMES = ("overlap-embedding", "overlap-partitions", "overlap-activations")
@@ -74,24 +71,6 @@ def test_hidden_and_drag_are_what_their_formulas_say() -> None:
     np.testing.assert_allclose(pairs.hidden, [1, 0, 0.5, -0.25])
     np.testing.assert_allclose(pairs.drag, [1, 1.2, 1.5, 2])
     np.testing.assert_allclose(pairs.times_ms, [1, 2, 1.5, 2.25])
-
-
-@pytest.mark.parametrize("bits", [8, 4, 2, 0])
-def test_coding_breaks_even_on_the_link_that_the_probe_says(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of simulated links from slow to fast, the first on which raw copies take less than codes and coding."""
-    device = SimulatedDevice(Bench(Fleet.draw(H100, 1, 1, faults=0), began_ns=0), 0)
-    work = find_kernel("overlap-activations").build(device.facts, bits=bits)
-    assert isinstance(work, Work)
-    kernels, _ = apart(work, H100)
-    expected = break_even(work, 1000 * kernels.unit_s)
-    raw_bytes = int(work.parameters["raw_bytes"])
-    once_s = kernels.unit_s * raw_bytes / 8 / work.operations
-    for link in np.geomspace(0.1, 10, 400) * expected:
-        monkeypatch.setitem(RATES, H100.name, replace(RATES[H100.name], pcie_gb_s=link))
-        raw, coded = (apart(replace(work, bytes=count), H100)[1].unit_s for count in (raw_bytes, work.bytes))
-        if raw < coded + once_s:
-            break
-    assert link == pytest.approx(expected, rel=0.15)
 
 
 @pytest.mark.long

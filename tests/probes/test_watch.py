@@ -104,14 +104,3 @@ def test_temperature_slope() -> None:
     recent = fed(*({"temperature_c": 30 + 2 * second} for second in range(5)))
     assert recent.window("a", 0, 9 * SECOND).temperature_slope_k_s == pytest.approx(2.0)
     assert recent.window("a", 0, 2 * SECOND).temperature_slope_k_s is None
-
-
-def test_hurrying_changes_the_pace_once() -> None:
-    told: list[bool] = []
-    recent = Recent(["a", "b"], seconds=1, interval_s=0.1, pace=told.append)
-    recent.hurry("a", on=True)
-    recent.hurry("b", on=True)
-    recent.hurry("a", on=False)
-    assert told == [True]
-    recent.hurry("b", on=False)
-    assert told == [True, False]

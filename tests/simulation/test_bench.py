@@ -130,14 +130,6 @@ def test_the_spread_of_a_fleet_is_that_of_the_public_cluster() -> None:
     assert median == pytest.approx(UNIT_S * 1.12, rel=0.02)
 
 
-def test_what_the_host_or_its_bus_bounds_follows_neither_clock_nor_memory() -> None:
-    copy = Workload("copy", activity=0.05, compute_share=0.0, bandwidth_share=0.01, noise=0.0, link_share=1.0)
-    rig = bench(V100, 2, 3, "slow_memory", spread=ALIKE, lock_mhz=600)
-    done = finished(rig.run([measure(rig, gpu, copy, warm_s=1) for gpu in range(2)]))
-    for run in done:
-        assert run.times_s == pytest.approx(UNIT_S, rel=0.003)
-
-
 # -- clocks and power -------------------------------------------------------------------------------------------------
 
 
@@ -387,18 +379,6 @@ def test_ticks_lie_on_a_grid_that_a_coroutine_may_change() -> None:
     with pytest.raises(ValueError, match="are too often"):
         rig.run([], every_s=0.001)
     assert rig.run([]) == []
-
-
-def test_a_tick_comes_before_the_coroutines_of_its_instant() -> None:
-    rig, order = bench(), []
-
-    async def task() -> None:
-        for _ in range(3):
-            await rig.pause(0.1)
-            order.append("task")
-
-    only(rig, task(), on_tick=lambda readings, happened: order.append("tick"))
-    assert order == ["tick", "task"] * 3
 
 
 # -- rates ------------------------------------------------------------------------------------------------------------
