@@ -89,8 +89,8 @@ def test_zone_and_price_count_where_a_store_has_no_energy_toml(files: Files, tmp
     from whorl.analysis.energy.settings import find_settings
 
     files.site.write_text('[energy]\nzone = "DE"\nprice = 0.21\ncurrency = "EUR"\n')
-    found = find_settings(tmp_path)
-    assert [str(dated.value) for dated in (*found.zones, *found.price)] == ["DE", "0.21"]
+    answer = find_settings(tmp_path)
+    assert [str(dated.value) for dated in (*answer.zones, *answer.price)] == ["DE", "0.21"]
     (tmp_path / "energy.toml").write_text('zone = "FR"\n')
     assert [dated.value for dated in find_settings(tmp_path).zones] == ["FR"]
     files.user.write_text("[energy]\nzone = 7\n")

@@ -169,7 +169,7 @@ def test_the_default_demo_finds_all_that_it_plants(tmp_path: Path, gpus: int, se
     done = run("--gpus", str(gpus), "--seed", str(seed), "--fault", str(faults), "--json", out=tmp_path / "D")
     document = json.loads(done.stdout)
     planted = {"hot": "hot", "brake": "power brake", "pinned": "pinned clock"}
-    assert {one["kind"]: one["found"] for one in document["planted"]} == {
+    assert {entry["kind"]: entry["found"] for entry in document["planted"]} == {
         kind: planted[kind] for kind in (("hot", "brake") if faults == 2 else planted)
     }
     assert document["falsely_named"] == []

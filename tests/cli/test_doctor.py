@@ -54,11 +54,11 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_every_finding_says_why() -> None:
-    found = findings()
-    assert {"whorl", "python", "duckdb", "polars", "pyarrow", "NVML", "Slurm"} <= set(found)
-    assert all(finding["detail"] and finding["needed_for"] for finding in found.values())
-    assert found["python"]["works"]
-    assert found["opentelemetry-sdk"]["needed_for"] == "export otlp"
+    answer = findings()
+    assert {"whorl", "python", "duckdb", "polars", "pyarrow", "NVML", "Slurm"} <= set(answer)
+    assert all(finding["detail"] and finding["needed_for"] for finding in answer.values())
+    assert answer["python"]["works"]
+    assert answer["opentelemetry-sdk"]["needed_for"] == "export otlp"
 
 
 def test_a_missing_package_that_everything_needs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,8 +162,8 @@ def test_cupy_and_its_cuda(
     (tmp_path / "cupy.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found = cupy_finding()
-    assert (found.works, words in found.detail) == (works, True), found.detail
+    answer = cupy_finding()
+    assert (answer.works, words in answer.detail) == (works, True), answer.detail
 
 
 def test_without_cupy_it_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,10 +172,10 @@ def test_without_cupy_it_names_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_settings_and_who_may_change_them(state: Path) -> None:
-    found = findings()
-    assert found["settings of GPUs"]["detail"] == "nothing to restore"
+    answer = findings()
+    assert answer["settings of GPUs"]["detail"] == "nothing to restore"
     assert not state.exists()
-    assert "CAP_SYS_ADMIN" in found["changing settings of GPUs"]["detail"]
+    assert "CAP_SYS_ADMIN" in answer["changing settings of GPUs"]["detail"]
     state.mkdir()
     (state / "restore-GPU-1.json").write_text("{")
     finding = findings()["settings of GPUs"]  # reading GPUs goes on all the same

@@ -27,7 +27,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
         monkeypatch.setattr(doctor, name, lambda: NodeFinding("x", False, "not looked for"))
 
 
-def found(*words: object) -> dict[str, dict[str, Any]]:
+def answer(*words: object) -> dict[str, dict[str, Any]]:
     done = calling.whorl("doctor --json", *words, WHORL_STORE="")
     assert done.exit_code == 0, done.stderr
     return {finding["what"]: finding for finding in json.loads(done.stdout)["findings"]}
@@ -45,13 +45,13 @@ def found(*words: object) -> dict[str, dict[str, Any]]:
 )
 def test_what_the_driver_gives_without_dcgm(nvml: NvmlLibrary, statements: list[str], works: bool, words: str) -> None:
     nvml.write(*statements)
-    finding = found()["GPM"]
+    finding = answer()["GPM"]
     assert (finding["works"], words in finding["detail"]) == (works, True)
 
 
 def test_without_a_driver_nothing_is_said_of_gpm(nvml: NvmlLibrary) -> None:
     nvml.write("gpus 0")
-    assert "GPM" not in found()
+    assert "GPM" not in answer()
 
 
 def test_pages_of_exporters() -> None:
@@ -60,12 +60,12 @@ def test_pages_of_exporters() -> None:
         good, bad = (
             ["--backend", f"prometheus:url={exporter.url.replace('metrics', n)}"] for n in ("metrics", "other")
         )
-        assert "exporters" not in found()
-        finding = found(*good)["exporters"]
+        assert "exporters" not in answer()
+        finding = answer(*good)["exporters"]
         assert (finding["works"], finding["detail"]) == (True, "3 GPUs on 1 page")
         assert finding["needed_for"] == "collect --backend prometheus"
         for pages, words in (([*good, *bad], "3 GPUs on 2 pages; "), (bad, "500")):
-            finding = found(*pages)["exporters"]
+            finding = answer(*pages)["exporters"]
             assert not finding["works"]
             assert words in finding["detail"]
             assert "500" in finding["detail"]
@@ -87,20 +87,20 @@ def h100s(engine: DcgmEngine, monkeypatch: pytest.MonkeyPatch) -> DcgmEngine:
 
 
 def of_dcgm(engine: DcgmEngine) -> dict[str, tuple[bool, str]]:
-    told = dcgm_findings(engine.address)
-    return {finding.what: (finding.works, finding.detail) for finding in told}
+    reply = dcgm_findings(engine.address)
+    return {finding.what: (finding.works, finding.detail) for finding in reply}
 
 
 @pytest.mark.long
 def test_what_there_is_of_dcgm(h100s: DcgmEngine) -> None:
     if h100s.binary.parent == h100s.folder:
         h100s.write("version 4.5.1")
-    told = of_dcgm(h100s)
-    assert list(told) == ["DCGM bindings", "DCGM", "DCGM profiling"]
-    assert all(works for works, _ in told.values())
-    assert "model_analyzer" in told["DCGM bindings"][1]
-    assert re.fullmatch(rf"library \d\S+, engine 4\.\S+ at {h100s.address}, 2 GPUs", told["DCGM"][1])
-    assert re.fullmatch(r"all \d+ fields on all GPUs", told["DCGM profiling"][1])
+    reply = of_dcgm(h100s)
+    assert list(reply) == ["DCGM bindings", "DCGM", "DCGM profiling"]
+    assert all(works for works, _ in reply.values())
+    assert "model_analyzer" in reply["DCGM bindings"][1]
+    assert re.fullmatch(rf"library \d\S+, engine 4\.\S+ at {h100s.address}, 2 GPUs", reply["DCGM"][1])
+    assert re.fullmatch(r"all \d+ fields on all GPUs", reply["DCGM profiling"][1])
 
 
 def test_profiling_fields_that_the_engine_does_not_give(h100s: DcgmEngine) -> None:
@@ -120,8 +120,8 @@ def test_profiling_fields_that_the_engine_does_not_give(h100s: DcgmEngine) -> No
 def test_an_engine_that_does_not_answer(h100s: DcgmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     with h100s.frozen(), monkeypatch.context() as patch:
         patch.setattr("whorl.cli.answers.doctor._DCGM_PATIENCE_S", 4.0)
-        told = of_dcgm(h100s)
-    works, detail = told["DCGM"]
+        reply = of_dcgm(h100s)
+    works, detail = reply["DCGM"]
     assert not works
     assert "answer" in detail
     h100s.stop()
@@ -132,6 +132,6 @@ def test_an_engine_that_does_not_answer(h100s: DcgmEngine, monkeypatch: pytest.M
 
 def test_without_bindings_it_says_where_they_may_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WHORL_PYDCGM_PATH", str(tmp_path))
-    finding = found()["DCGM bindings"]
+    finding = answer()["DCGM bindings"]
     assert not finding["works"]
     assert f"WHORL_PYDCGM_PATH is {tmp_path}, and there is no pydcgm.py in it" in finding["detail"]

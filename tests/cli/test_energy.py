@@ -94,61 +94,61 @@ def sql(store: Path, query: str) -> list[dict[str, Any]]:
 
 
 def test_energy_by_gpu_is_the_integral_of_its_power(sampled: Path) -> None:
-    found = document("--store", str(sampled), "--by", "gpu")
-    assert found["schema"] == "whorl.energy/1"
+    reply = document("--store", str(sampled), "--by", "gpu")
+    assert reply["schema"] == "whorl.energy/1"
     whole = """
         select gpu, sum((watt + next) / 2 * (t2 - t1) / 1e9) as joules from step where t2 is not null group by gpu
     """
     again = {row["gpu"]: row["joules"] for row in sql(sampled, BOOKS + whole)}
-    assert {row["gpu"]: row["energy_j"] for row in found["rows"]} == pytest.approx(again, rel=1e-9)
+    assert {row["gpu"]: row["energy_j"] for row in reply["rows"]} == pytest.approx(again, rel=1e-9)
     parts = """
         select gpu, sum(energy_j) filter (kind = 'job') as attributed_j, sum(energy_j) filter (kind = 'idle') as
         idle_time_j, coalesce(sum(energy_j) filter (kind = 'unattributed'), 0) as unattributed_j, sum(idle_j) as idle_j
         from pieces group by gpu
     """
-    rows = {row["gpu"]: row for row in found["rows"]}
+    rows = {row["gpu"]: row for row in reply["rows"]}
     for row in sql(sampled, BOOKS + parts):
         mine = rows[row.pop("gpu")]
         assert {name: mine[name] for name in row} == pytest.approx(row, rel=1e-9)
-    for row in found["rows"]:
+    for row in reply["rows"]:
         assert row["low_j"] < row["energy_j"] < row["high_j"]
         assert row["method"] == "power"
         assert row["reason"] is None
         assert row["measured_s"] == pytest.approx(row["gpu_s"]) == pytest.approx(row["duration_s"])
-    assert found["total"]["energy_j"] == pytest.approx(sum(again.values()), rel=1e-9)
+    assert reply["total"]["energy_j"] == pytest.approx(sum(again.values()), rel=1e-9)
 
 
 @pytest.mark.parametrize("by", sample(["job", "account", "user"], short=1))
 def test_energy_of_jobs_and_people_again_by_sql(sampled: Path, by: str) -> None:
     key = "job_id" if by == "job" else by
-    found = document("--store", str(sampled), "--by", by)
+    reply = document("--store", str(sampled), "--by", by)
     again = sql(
         sampled,
         f"{BOOKS} select kind, {key}, sum(energy_j) as energy_j, sum(idle_j) as idle_j, sum(gpu_s) as gpu_s, "
         f"count(distinct gpu) as gpus from pieces group by all",
     )
-    rows = {(row["kind"], row[key]): row for row in found["rows"]}
-    assert len(rows) == len(found["rows"]) == len(again)
+    rows = {(row["kind"], row[key]): row for row in reply["rows"]}
+    assert len(rows) == len(reply["rows"]) == len(again)
     for row in again:
         mine = rows[row.pop("kind"), row.pop(key)]
         assert {name: mine[name] for name in row} == pytest.approx(row, rel=1e-9)
         assert mine["low_j"] < mine["energy_j"] < mine["high_j"]
         assert mine["measured_s"] == pytest.approx(row["gpu_s"])
         assert mine["idle_share"] == pytest.approx(row["idle_j"] / row["energy_j"])
-    assert found["total"]["energy_j"] == pytest.approx(sum(row["energy_j"] for row in again), rel=1e-9)
+    assert reply["total"]["energy_j"] == pytest.approx(sum(row["energy_j"] for row in again), rel=1e-9)
 
 
 @pytest.mark.long
 def test_the_sample_shows_people_whose_energy_it_was(sampled: Path) -> None:
-    shown = whorl("--store", str(sampled)).stdout
-    lines = {line.split()[0]: line.split() for line in shown.splitlines() if line}
+    text = whorl("--store", str(sampled)).stdout
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line}
     assert lines["4201"][1:3] == ["alice", "physics"]
     assert "(idle)" in lines
     assert "(unattributed)" in lines
-    assert "Most: job 4201 of alice, " in shown
-    assert "Save first: " in shown
-    assert f"\nwhorl energy --store {sampled} --job 4201" in shown
-    began, ended = shown.splitlines()[1].removesuffix(" UTC").split(" to ")
+    assert "Most: job 4201 of alice, " in text
+    assert "Save first: " in text
+    assert f"\nwhorl energy --store {sampled} --job 4201" in text
+    began, ended = text.splitlines()[1].removesuffix(" UTC").split(" to ")
     asked = whorl("--store", str(sampled), "--since", "2020-01-01").stdout.splitlines()[1]
     assert asked == f"readings from {began} to {ended} UTC; asked for: 2020-01-01 00:00:00 to {ended}"
 
@@ -163,11 +163,11 @@ def test_the_books_of_the_sample_balance(sampled: Path) -> None:
 
 
 @pytest.mark.long(short=1)
-@pytest.mark.parametrize(("gaps_j", "told"), [(1e-10, False), (-1e-10, False), (3600.0, True)])
-def test_energy_in_gaps_is_told_unless_it_is_rounding(sampled: Path, gaps_j: float, told: bool) -> None:
-    found = reconcile(Store.open(sampled))
-    gpus = found.gpus.with_columns(gaps_j=pl.lit(gaps_j), gaps_s=pl.lit(1e-9))
-    assert ("in gaps of the readings" in " ".join(balance_sentences(replace(found, gpus=gpus)))) == told
+@pytest.mark.parametrize(("gaps_j", "statement"), [(1e-10, False), (-1e-10, False), (3600.0, True)])
+def test_energy_in_gaps_is_told_unless_it_is_rounding(sampled: Path, gaps_j: float, statement: bool) -> None:
+    reply = reconcile(Store.open(sampled))
+    gpus = reply.gpus.with_columns(gaps_j=pl.lit(gaps_j), gaps_s=pl.lit(1e-9))
+    assert ("in gaps of the readings" in " ".join(balance_sentences(replace(reply, gpus=gpus)))) == statement
 
 
 def test_what_is_not_there_is_refused_with_what_there_is(sampled: Path) -> None:

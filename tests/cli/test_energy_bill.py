@@ -67,7 +67,7 @@ def steady(built_once: BuiltOnce) -> Path:
 
 
 def test_grams_and_money_again_by_sql(steady: Path) -> None:
-    [row] = [one for one in document("--store", str(steady))["rows"] if one["kind"] == "job"]
+    [row] = [entry for entry in document("--store", str(steady))["rows"] if entry["kind"] == "job"]
     query = """
         select sum(watt * s) as energy_j, sum((watt + 50) * s * kwh * g) as co2e_g, sum(50 * s) as host_j,
             sum((watt + 50) * s * kwh * price) as cost, sum(s) as gpu_s from piece
@@ -83,17 +83,17 @@ def test_grams_and_money_again_by_sql(steady: Path) -> None:
 
 
 def test_every_factor_is_named_with_its_source(steady: Path) -> None:
-    found = document("--store", str(steady))
-    [factor] = found["factors"]
+    answer = document("--store", str(steady))
+    [factor] = answer["factors"]
     assert (factor["zone"], factor["basis"], factor["method"], factor["pue"]) == ("DEU", "hours", "location", 1.2)
     assert (factor["low_g_per_kwh"], factor["high_g_per_kwh"]) == (300, 500)
-    assert found["co2e_hours_share"] == 1
-    shown = whorl("--store", str(steady)).stdout
-    assert "300.0 to 500.0 g per kWh, zone DEU (location-based)" in shown
-    assert "de.csv" in shown
-    assert "CO2e by the hour: 100 % of the energy" in shown
-    assert "cost EUR" in shown
-    assert "300 Wh by host_w of the settings, for 100 % of the GPU time" in " ".join(shown.split())
+    assert answer["co2e_hours_share"] == 1
+    printed = whorl("--store", str(steady)).stdout
+    assert "300.0 to 500.0 g per kWh, zone DEU (location-based)" in printed
+    assert "de.csv" in printed
+    assert "CO2e by the hour: 100 % of the energy" in printed
+    assert "cost EUR" in printed
+    assert "300 Wh by host_w of the settings, for 100 % of the GPU time" in " ".join(printed.split())
 
 
 def test_the_interval_of_steady_power_is_the_sensors_error_again_by_sql(steady: Path) -> None:
@@ -125,7 +125,7 @@ def test_the_interval_of_steady_power_is_the_sensors_error_again_by_sql(steady: 
         )
         .to_pylist()
     )
-    [row] = [one for one in document("--store", str(steady))["rows"] if one["kind"] == "job"]
+    [row] = [entry for entry in document("--store", str(steady))["rows"] if entry["kind"] == "job"]
     assert {name: row[name] for name in again} == pytest.approx(again, rel=2e-3)  # and its ends in time
 
 
@@ -141,12 +141,12 @@ def test_a_meter_of_the_node_says_what_the_hosts_of_its_gpus_used(tmp_path: Path
     minutes = range(-600, HOUR + 601, 60)
     store.append({"node_power": rows("node_power", [{**power, "ts": at(second)} for second in minutes])}, "pdu")
     (store.root / "energy.toml").write_text("zone = 'FR'\nhost_w = 50\n")
-    found = {row["node"]: row for row in document("--store", str(store.root), "--by", "node")["rows"]}
-    assert (found["n1"]["host_source"], found["n2"]["host_source"]) == ("measured", "stated")
-    assert found["n1"]["node_j"] == pytest.approx(600 * HOUR, rel=1e-9)
-    assert found["n1"]["node_low_j"] < 0.99 * 600 * HOUR < 1.01 * 600 * HOUR < found["n1"]["node_high_j"]
-    assert [row["host_of_s"] for row in found.values()] == pytest.approx([2 * HOUR, HOUR])
-    assert found["n2"]["host_j"] == pytest.approx(50 * HOUR)
+    answer = {row["node"]: row for row in document("--store", str(store.root), "--by", "node")["rows"]}
+    assert (answer["n1"]["host_source"], answer["n2"]["host_source"]) == ("measured", "stated")
+    assert answer["n1"]["node_j"] == pytest.approx(600 * HOUR, rel=1e-9)
+    assert answer["n1"]["node_low_j"] < 0.99 * 600 * HOUR < 1.01 * 600 * HOUR < answer["n1"]["node_high_j"]
+    assert [row["host_of_s"] for row in answer.values()] == pytest.approx([2 * HOUR, HOUR])
+    assert answer["n2"]["host_j"] == pytest.approx(50 * HOUR)
     [row] = [row for row in document("--store", str(store.root))["rows"] if row["kind"] == "job"]
     assert row["host_j"] == pytest.approx(100 * HOUR, rel=1e-6)
     # Two more meters: one that disagrees, and one of n2 that reads less than its GPU.

@@ -94,12 +94,12 @@ def fleet(built_once: BuiltOnce) -> Path:
              "node": f"n{gpu // 4}", "share": 1.0, "began": BEGAN, "ended": BEGAN + LASTED_S * SECOND,
              "recorded": BEGAN} for gpu in range(GPUS)
         ]  # fmt: skip
-        told = [row for gpu in range(GPUS) for row in fingerprint(gpu)]
+        statement = [row for gpu in range(GPUS) for row in fingerprint(gpu)]
         tables: dict[str, dict[str, Any]] = {
             "telemetry": telemetry,
             "gpus": columns(own),
             "jobs": columns(jobs),
-            "fingerprints": columns(told),
+            "fingerprints": columns(statement),
         }
         store = new_store(folder / "store")
         store.append({name: arrow_rows(name, of) for name, of in tables.items()}, "made")
@@ -115,9 +115,9 @@ def excess(fleet: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.long
 def test_the_excess_of_each_gpu_is_that_of_plain_sql(fleet: Path, excess: dict[str, dict[str, Any]]) -> None:
-    found = excess["gpu"]
-    assert found["schema"] == "whorl.energy/1"
-    rows = {row["gpu"]: row for row in found["rows"]}
+    reply = excess["gpu"]
+    assert reply["schema"] == "whorl.energy/1"
+    rows = {row["gpu"]: row for row in reply["rows"]}
     for true in Store.open(fleet).sql(EXCESS).to_pylist():
         row = rows[true["gpu"]]
         # Before and after the job the GPU did nothing, which is in its energy and no excess of a job.
@@ -126,10 +126,10 @@ def test_the_excess_of_each_gpu_is_that_of_plain_sql(fleet: Path, excess: dict[s
         assert row["excess_low_j"] <= row["excess_j"] <= row["excess_high_j"]
         assert row["year_kwh"] == pytest.approx(row["excess_j"] / 3.6e6 * 365.25 * 86_400 / (LASTED_S + 7200 - STEP_S))
         assert row["excess_cost"] == pytest.approx(0.25 * row["excess_j"] / 3.6e6)
-    shown = [row["name"] for row in found["rows"] if row["excess_s_shown"]]
-    assert shown == ["n0/3"]
-    assert found["rows"][0]["name"] == "n0/3"
-    slow = found["rows"][0]
+    printed = [row["name"] for row in reply["rows"] if row["excess_s_shown"]]
+    assert printed == ["n0/3"]
+    assert reply["rows"][0]["name"] == "n0/3"
+    slow = reply["rows"][0]
     assert slow["held_s"] == pytest.approx(LASTED_S * (1 - 1 / 1.25), rel=1e-2)  # GPU 2 of the same job
 
 

@@ -42,7 +42,7 @@ def night(built_once: BuiltOnce) -> Path:
 def test_the_power_limit_of_a_quote_is_that_of_the_readings_where_nothing_else_says_it(tmp_path: Path) -> None:
     bare = gpu("GPU-a", power_limit_mw=None, power_limit_default_mw=None)
     store_of(tmp_path / "S", [bare], [readings("GPU-a", range(99), [200.0] * 99)], [job(5, "GPU-a", 0, 90)])
-    options = {one["option"]: one for one in document("--store", str(tmp_path / "S"), "--job", "5")["what_if"]}
+    options = {entry["option"]: entry for entry in document("--store", str(tmp_path / "S"), "--job", "5")["what_if"]}
     assert options["cap"]["what"] == "150 W (50 %)"
 
 
@@ -74,5 +74,5 @@ def test_each_day_has_its_part_and_since_and_until_choose_a_part_of_a_job(night:
 def test_a_job_of_the_same_number_on_another_cluster_is_not_beside_it(tmp_path: Path) -> None:
     jobs = [job(5, "GPU-a", 0, 90), job(5, None, 0, 90, cluster="d"), job(6, None, 0, 90, cluster="d")]
     store_of(tmp_path / "S", [gpu("GPU-a")], [readings("GPU-a", range(99), [200.0] * 99)], jobs)
-    found = document("--store", str(tmp_path / "S"), "--job", "5", "--cluster", "c")
-    assert (found["beside"], found["rows"][0]["energy_j"]) == (0, pytest.approx(200 * 90))
+    answer = document("--store", str(tmp_path / "S"), "--job", "5", "--cluster", "c")
+    assert (answer["beside"], answer["rows"][0]["energy_j"]) == (0, pytest.approx(200 * 90))

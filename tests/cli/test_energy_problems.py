@@ -53,16 +53,16 @@ def test_each_job_without_an_honest_figure_has_a_reason_and_no_energy(bad: Path)
     for name in ("whole", "crowd", "running"):
         assert rows[name]["reason"] is None
         assert rows[name]["energy_j"] > 0
-    shown = whorl("--store", str(bad), "--by", "user").stdout
-    assert "; only 3 of 8 jobs: " in shown
+    printed = whorl("--store", str(bad), "--by", "user").stdout
+    assert "; only 3 of 8 jobs: " in printed
     assert rows["running"]["ended"] is None
     assert rows["running"]["energy_j"] == pytest.approx(200 * 39, rel=1e-6)  # up to the last reading
 
 
 def test_what_is_wrong_is_a_sentence_and_a_row(bad: Path) -> None:
-    found = json.loads(whorl("reconcile", "--store", str(bad), "--json").stdout)
-    assert found["balances"] is True
-    problems = {(row["problem"], row["job_id"]): row["sentence"] for row in found["problems"]}
+    answer = json.loads(whorl("reconcile", "--store", str(bad), "--json").stdout)
+    assert answer["balances"] is True
+    problems = {(row["problem"], row["job_id"]): row["sentence"] for row in answer["problems"]}
     assert ("gap", None) in problems
     assert "job backward" in problems["ends before it begins", "backward"]
     assert "job unread" in problems["no telemetry of the GPU", "unread"]
@@ -70,20 +70,20 @@ def test_what_is_wrong_is_a_sentence_and_a_row(bad: Path) -> None:
     assert "GPU-of-nobody" in problems["unknown GPU", "unknown"]
     [overlap] = [text for (problem, _), text in problems.items() if problem == "overlap"]
     assert "job whole and job crowd" in overlap or "job crowd and job whole" in overlap
-    shown = whorl("reconcile", "--store", str(bad)).stdout
-    assert "the books balance" in shown
+    printed = whorl("reconcile", "--store", str(bad)).stdout
+    assert "the books balance" in printed
     for problem in {problem for problem, _ in problems}:
-        assert f"\n{problem}  " in shown
+        assert f"\n{problem}  " in printed
 
 
 def test_a_job_that_the_import_refused_says_so(tmp_path: Path) -> None:
-    told = {"ts": at(5), "cluster": "c", "kind": "job_refused", "job_id": "5", "detail": "job 5 is not stored: line 7"}
-    store_of(tmp_path / "S", [gpu("GPU-a")], [readings("GPU-a", range(9), [50.0] * 9)], [], [told])
+    reply = {"ts": at(5), "cluster": "c", "kind": "job_refused", "job_id": "5", "detail": "job 5 is not stored: line 7"}
+    store_of(tmp_path / "S", [gpu("GPU-a")], [readings("GPU-a", range(9), [50.0] * 9)], [], [reply])
     result = whorl("--store", str(tmp_path / "S"), "--job", "5")
     assert result.exit_code == 2
     assert "job 5 is not stored: line 7" in result.stderr
-    found = json.loads(whorl("reconcile", "--store", str(tmp_path / "S"), "--json").stdout)
-    assert ["job 5 is not stored: line 7" in row["sentence"] for row in found["problems"]] == [True]
+    answer = json.loads(whorl("reconcile", "--store", str(tmp_path / "S"), "--json").stdout)
+    assert ["job 5 is not stored: line 7" in row["sentence"] for row in answer["problems"]] == [True]
 
 
 @pytest.mark.long
@@ -92,7 +92,7 @@ def test_the_idle_share_is_that_of_gpus_that_were_seen_idle(tmp_path: Path) -> N
     never = readings("GPU-b", range(120), [100.0] * 120)
     jobs = [job(1, name, 20, 110) for name in ("GPU-a", "GPU-b")]
     store_of(tmp_path / "S", [gpu("GPU-a"), gpu("GPU-b")], [known, never], jobs)
-    [row] = [one for one in document("--store", str(tmp_path / "S"))["rows"] if one["kind"] == "job"]
+    [row] = [entry for entry in document("--store", str(tmp_path / "S"))["rows"] if entry["kind"] == "job"]
     assert row["idle_j"] is None  # nobody knows what the other one draws without work
     assert row["idle_share"] == pytest.approx(50 / 200, rel=0.01)
 
@@ -106,8 +106,8 @@ def test_a_gpu_of_which_no_reading_counts_is_in_no_sum_and_is_said(tmp_path: Pat
     store_of(tmp_path / "S", [gpu("GPU-good"), gpu("GPU-dead")], [readings("GPU-good", seconds, watts), dead], jobs)
     good = {row["gpu"]: row for row in document("--store", str(tmp_path / "S"), "--by", "gpu")["rows"]}["GPU-good"]
     for by in ("node", "day"):
-        found = document("--store", str(tmp_path / "S"), "--by", by)
-        for row in (found["total"], *found["rows"]):
+        answer = document("--store", str(tmp_path / "S"), "--by", by)
+        for row in (answer["total"], *answer["rows"]):
             for name in ("energy_j", "low_j", "high_j", "gpus", "measured_s"):
                 assert row[name] == pytest.approx(good[name], rel=1e-9), name
             assert row["gpus_no_figure"] == 1
@@ -115,10 +115,10 @@ def test_a_gpu_of_which_no_reading_counts_is_in_no_sum_and_is_said(tmp_path: Pat
     assert {row["kind"] for row in rows if row["energy_j"] is None} == {"job", "unattributed"}
     rows = {row["job_id"]: row for row in document("--store", str(tmp_path / "S"))["rows"]}
     assert (rows["2"]["energy_j"], rows["2"]["reason"], rows["2"]["co2e_reason"]) == (None, "zero watts", "no energy")
-    shown = whorl("--store", str(tmp_path / "S")).stdout
-    assert "readings cover 100 % of 9.98 GPU min" in shown
-    assert "Not in it: 1 GPU of which no reading counts" in shown
-    assert "`whorl energy reconcile --store" in shown
+    printed = whorl("--store", str(tmp_path / "S")).stdout
+    assert "readings cover 100 % of 9.98 GPU min" in printed
+    assert "Not in it: 1 GPU of which no reading counts" in printed
+    assert "`whorl energy reconcile --store" in printed
 
 
 @pytest.mark.long
@@ -127,9 +127,9 @@ def test_a_job_that_ends_before_it_begins_leaves_all_other_figures(tmp_path: Pat
     jobs = [job("good", "G", 50, 150), job("backward", "G", 160, 60), job("moment", "G-of-nobody", 60, 60)]
     store_of(tmp_path / "S", [gpu("G")], [power], jobs)
     for by in ("user", "gpu", "day"):
-        found = document("--store", str(tmp_path / "S"), "--by", by)
-        assert {row["reason"] for row in found["rows"]} == {None}, by
-        assert found["total"]["idle_j"] == pytest.approx(50 * 200, rel=0.01)
+        answer = document("--store", str(tmp_path / "S"), "--by", by)
+        assert {row["reason"] for row in answer["rows"]} == {None}, by
+        assert answer["total"]["idle_j"] == pytest.approx(50 * 200, rel=0.01)
     [ada] = [row for row in document("--store", str(tmp_path / "S"), "--by", "user")["rows"] if row["kind"] == "job"]
     assert ada["energy_j"] == pytest.approx(200 * 100, rel=1e-6)
 
@@ -140,11 +140,11 @@ def test_a_job_on_gpus_that_nobody_knows_is_answered_and_counts_no_host_or_board
     store_of(tmp_path / "S", [gpu("G")], [power], [job("lost", None, 100, 400, node_gpus=1)])
     settings = 'zone = "DE"\nhost_w = 100\n[embodied]\nkg = 150\nyears = 5\nsource = "a report"\n'
     (tmp_path / "S" / "energy.toml").write_text(settings)
-    found = document("--store", str(tmp_path / "S"))
-    [lost] = [row for row in found["rows"] if row["kind"] == "job"]
+    answer = document("--store", str(tmp_path / "S"))
+    [lost] = [row for row in answer["rows"] if row["kind"] == "job"]
     assert {lost[name] for name in ("energy_j", "host_j", "embodied_g", "gpus")} == {None}
     for name in ("host_j", "embodied_g"):
-        assert sum(row[name] or 0 for row in found["rows"]) == pytest.approx(found["total"][name], rel=1e-9)
+        assert sum(row[name] or 0 for row in answer["rows"]) == pytest.approx(answer["total"][name], rel=1e-9)
     [same] = document("--store", str(tmp_path / "S"), "--job", "lost")["rows"]
     assert same["reason"] == "GPU not known"
     assert "on GPUs that nobody knows" in whorl("--store", str(tmp_path / "S"), "--job", "lost").stdout
@@ -173,8 +173,8 @@ def test_what_cannot_be_answered_is_one_sentence(bad: Path, arguments: tuple[str
 @pytest.mark.long
 def test_readings_by_a_clock_that_is_centuries_ahead_are_not_counted(tmp_path: Path) -> None:
     seconds, last = range(0, 600, 5), (2**63 - 1 - NOON) / S
-    told = [readings("GPU-a", seconds, [200.0] * 120), readings("GPU-a", [last - 60, last - 30], [200.0] * 2)]
-    store_of(tmp_path / "S", [gpu("GPU-a")], told, [])
+    reply = [readings("GPU-a", seconds, [200.0] * 120), readings("GPU-a", [last - 60, last - 30], [200.0] * 2)]
+    store_of(tmp_path / "S", [gpu("GPU-a")], reply, [])
     for more in sample([("--until", "2300-01-01"), (), ("--by", "day")], short=1):
         [row] = document("--store", str(tmp_path / "S"), *more)["rows"]
         assert row["energy_j"] == pytest.approx(200 * 595, rel=0.01)

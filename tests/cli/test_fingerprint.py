@@ -186,14 +186,14 @@ def suspected(gpu: int) -> Verdict:
 def test_suspected_gpus_come_first_then_those_never_measured(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 12, (0, 2, 4), runs=lambda gpu: 0 if gpu in (3, 7) else 1)
     record(store, [Judgement(CLUSTER, (suspected(8),), (), 12, 12)], AT)
-    found = plan(store)
-    assert [(one.name, one.why) for one in found.gpus] == [
+    reply = plan(store)
+    assert [(entry.name, entry.why) for entry in reply.gpus] == [
         ("n03/0", "suspected"), ("n01/3", "never measured"), ("n02/3", "never measured"),
     ]  # fmt: skip
-    assert [reason(one, 3.0) for one in found.gpus] == ["slow, suspected: measure again"] + ["never measured"] * 2
-    assert found.decided == {"fine": 9}
-    assert found.gpus[1].bits > 0
-    assert found.gpus[1].last is None
+    assert [reason(entry, 3.0) for entry in reply.gpus] == ["slow, suspected: measure again"] + ["never measured"] * 2
+    assert reply.decided == {"fine": 9}
+    assert reply.gpus[1].bits > 0
+    assert reply.gpus[1].last is None
 
 
 @pytest.mark.long
@@ -201,7 +201,7 @@ def test_a_decided_gpu_comes_back_when_its_sittings_are_old(tmp_path: Path) -> N
     store = judged_store(tmp_path / "S", 12, (0, 2, 4), slow={5: 0.12})
     fresh, old = plan(store), plan(store, now="2027-01-20")
     assert (fresh.gpus, fresh.decided) == ((), {"fine": 11, "slow": 1})
-    assert {one.why for one in old.gpus} == {"measured long ago"}
+    assert {entry.why for entry in old.gpus} == {"measured long ago"}
     assert len(old.gpus) == 12
     assert (old.gpus[0].name, reason(old.gpus[0], 3.0)) == ("n02/1", "slow 137 days ago: still so?")
     assert reason(old.gpus[1], 3.0) == "fine, but measured 137 days ago"
@@ -214,14 +214,14 @@ def test_a_decided_gpu_comes_back_when_its_sittings_are_old(tmp_path: Path) -> N
 @pytest.mark.long
 def test_a_gpu_near_the_threshold_tells_more_than_one_that_is_clear(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 32, (0,), slow={5: 0.03, 6: 0.4}, noise=0.001)
-    found = plan(store)
-    assert found.gpus[0].name == "n02/1"
-    assert {reason(one, 3.0) for one in found.gpus} == {"one sitting: another one is needed"}
+    reply = plan(store)
+    assert reply.gpus[0].name == "n02/1"
+    assert {reason(entry, 3.0) for entry in reply.gpus} == {"one sitting: another one is needed"}
     again = plan(judged_store(tmp_path / "T", 32, (0, 2), noise=0.02))
     assert again.gpus
-    assert all(" [" in reason(one, 3.0) and reason(one, 3.0).endswith("too near to 3 %") for one in again.gpus)
-    assert all(one.why == "not decided yet" for one in found.gpus)
-    by_name = {one.name: one for one in found.gpus}
+    assert all(" [" in reason(entry, 3.0) and reason(entry, 3.0).endswith("too near to 3 %") for entry in again.gpus)
+    assert all(entry.why == "not decided yet" for entry in reply.gpus)
+    by_name = {entry.name: entry for entry in reply.gpus}
     assert by_name["n02/2"].slow_chance > 0.9
     assert by_name["n02/1"].bits > by_name["n02/2"].bits
     assert by_name["n01/0"].slow_chance < 0.1

@@ -29,10 +29,10 @@ def fleets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     suite = catalogue.suite
     with pytest.MonkeyPatch.context() as patch:
         few = ("gemm-fp32", "stream-triad")
-        patch.setattr(catalogue, "suite", lambda name: tuple(one for one in suite(name) if one.name in few))
+        patch.setattr(catalogue, "suite", lambda name: tuple(entry for entry in suite(name) if entry.name in few))
         printed("demo", "sim", "--gpus", "8", "--set", "runs=1", "--seed", "5", "--store", str(out / "store"))
-        said = printed("demo", "--gpus", "8", "--fault", "pinned", "--force", "--out", str(out))
-    return out, said
+        text = printed("demo", "--gpus", "8", "--fault", "pinned", "--force", "--out", str(out))
+    return out, text
 
 
 VERBS = (

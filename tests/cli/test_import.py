@@ -101,16 +101,16 @@ def test_options_reach_the_importer(file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long(short=1)
-@pytest.mark.parametrize("said", ["n1/0", "gpu-01", "GPU-01", "01"])
-def test_the_name_of_a_known_gpu_means_that_gpu(said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["n1/0", "gpu-01", "GPU-01", "01"])
+def test_the_name_of_a_known_gpu_means_that_gpu(text: str, tmp_path: Path) -> None:
     store = store_of_two(tmp_path)
     (tmp_path / "new.csv").write_text("perf_ms\n10.1\n10.2\n")
     options = ("--cluster", "c", "--workload", "x")
-    result = run(tmp_path, *options, "--gpu", said, tmp_path / "new.csv")
+    result = run(tmp_path, *options, "--gpu", text, tmp_path / "new.csv")
     assert result.exit_code == 0, result.output
     assert set(store.arrow("runs")["gpu"].to_pylist()) == {"GPU-01"}
     assert store.sql("select count(*) n from gpus_now").to_pylist() == [{"n": 2}]
-    assert ("note: --gpu" in result.stdout) == (said != "GPU-01")
+    assert ("note: --gpu" in result.stdout) == (text != "GPU-01")
     (tmp_path / "column.csv").write_text("card,perf_ms\nn1/1,11.5\nn1/7,11.6\nn1/7,11.7\n")
     assert run(tmp_path, *options, "--map", "card=gpu", tmp_path / "column.csv").exit_code == 0
     assert set(store.arrow("runs")["gpu"].to_pylist()) == {"GPU-01", "GPU-02", "n1/7"}

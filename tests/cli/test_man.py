@@ -31,10 +31,10 @@ def page() -> str:
 
 def test_every_command_and_every_option_is_on_the_page(page: str) -> None:
     sections = dict(re.findall(r"^\.SS whorl ([^\n]+)\n(.*?)(?=^\.SS |\Z)", page, flags=re.MULTILINE | re.DOTALL))
-    found = dict(commands(cli))
+    answer = dict(commands(cli))
     sections = {name.replace("\\-", "-"): text for name, text in sections.items()}
-    assert {" ".join(path) for path in found} == sections.keys()
-    for path, command in found.items():
+    assert {" ".join(path) for path in answer} == sections.keys()
+    for path, command in answer.items():
         for parameter in command.params:
             if isinstance(parameter, click.Option) and not parameter.hidden:
                 assert f".B {parameter.opts[0]}".replace("-", "\\-") in sections[" ".join(path)]

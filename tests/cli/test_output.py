@@ -126,8 +126,8 @@ def test_progress_goes_to_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsy
 
 def _every(command: click.Command, *names: str) -> Iterator[tuple[str, ...]]:
     yield names
-    for name, one in command.commands.items() if isinstance(command, click.Group) else ():
-        yield from _every(one, *names, name)
+    for name, entry in command.commands.items() if isinstance(command, click.Group) else ():
+        yield from _every(entry, *names, name)
 
 
 def test_help_fits_80_columns() -> None:

@@ -172,12 +172,12 @@ GPUS = 24
 @pytest.mark.parametrize(("low", "explained"), [(9.9, True), (None, False)])
 def test_a_sign_is_explained_where_a_row_has_it(low: float | None, explained: bool) -> None:
     """A run of correlated repeats whose interval is not known has no sign: its row says n/a."""
-    one = SimpleNamespace(
+    entry = SimpleNamespace(
         median_ms=10.0, low_ms=low, high_ms=10.1, independent=False, drift=None, steady=True, n=9, wrong=False
     )
     plan: Any = SimpleNamespace(asked=SimpleNamespace(half_width=0.01))
-    report: Any = SimpleNamespace(runs=[one])
-    assert documents._half_width(one) == ("≥ 1.0" if explained else "n/a")  # type: ignore[arg-type]
+    report: Any = SimpleNamespace(runs=[entry])
+    assert documents._half_width(entry) == ("≥ 1.0" if explained else "n/a")  # type: ignore[arg-type]
     assert any(line.startswith("≥: ") for line in documents._remarks(report, plan, by_gpu=True)) is explained
 
 

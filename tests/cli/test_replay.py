@@ -84,19 +84,19 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_jobs_that_run_the_same_on_every_gpu_need_no_scores(jobs: Path, store: str) -> None:
     words = ("--trace", jobs, "--class", "*=none", "--policy", "packed", "--nodes", "4", "--gpus-per-node", "8")
-    found = document(*words, "--store", store)
-    figures = [[row["avg_jct_s"] for row in answer["rows"]] for answer in (found, document(*words))]
+    reply = document(*words, "--store", store)
+    figures = [[row["avg_jct_s"] for row in answer["rows"]] for answer in (reply, document(*words))]
     assert figures[0] == figures[1]
 
 
 def test_a_policy_that_knows_the_gpus_gains_measurably(jobs: Path, store: str) -> None:
     """One GPU is 2.5 times slower: staying off it gains. Draining its node loses three good GPUs of a busy fleet."""
-    found = document(
+    reply = document(
         *("--trace", jobs, "--store", store, "--class", "quiet=none", "--policy", "pm-first-sticky,random"),
         *("--seeds", "6", "--world", "seed=10", "--workers", "1"),
     )
-    assert {row["seed"] for row in found["rows"]} == set(range(10, 16))
-    gains = {(g["policy"], g["against"]): g for g in found["comparisons"] if g["figure"] == "avg_jct_s"}
+    assert {row["seed"] for row in reply["rows"]} == set(range(10, 16))
+    gains = {(g["policy"], g["against"]): g for g in reply["comparisons"] if g["figure"] == "avg_jct_s"}
     best = gains["pm-first-sticky", "packed"]
     assert best["n"] == 6
     assert best["measurable"]
@@ -198,11 +198,11 @@ def test_the_answer_is_that_of_a_hand(tmp_path: Path) -> None:
     case = {"trace": "t", "policy": "packed", "scheduler": "fifo", "seed": 0}
     waited = document(*shape)
     # Without GPUs: none, 90 s, 130 s.
-    (queueing,) = (one for one in waited["queueing"] if one["policy"] == "packed")
+    (queueing,) = (entry for entry in waited["queueing"] if entry["policy"] == "packed")
     slowdown = (1 + 140 / 50 + 160 / 30) / 3
     times = {"p50_s": 90, "p95_s": pytest.approx(126), "p99_s": pytest.approx(129.2)}
     assert queueing == {**case, **times, "bounded_slowdown": pytest.approx(slowdown)}
-    (fair,) = (one for one in waited["fairness"] if one["policy"] == "packed")
+    (fair,) = (entry for entry in waited["fairness"] if entry["policy"] == "packed")
     assert case.items() < fair.items()
     assert fair["shockwave_worst"] == pytest.approx(160 / (30 * 3 / 2))
     assert fair["shockwave_unfair_share"] == pytest.approx(2 / 3)

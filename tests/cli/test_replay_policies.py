@@ -49,7 +49,7 @@ def test_the_policy_of_the_docs_runs_as_it_stands_there(jobs: Path) -> None:
     row = of_policy(answer["rows"], "my_module:MyPolicy")
     assert row["scheduler"] is None
     assert row["avg_jct_s"] == pytest.approx((100 + 340 + 130) / 3)  # short before long
-    (finding,) = (one for one in answer["findings"] if one["policy"] == "my_module:MyPolicy")
+    (finding,) = (entry for entry in answer["findings"] if entry["policy"] == "my_module:MyPolicy")
     over_packed = next(gain for gain in finding["gains"] if gain["against"] == "packed")
     packed_s = (100 + 290 + 330) / 3  # under the first scheduler, fifo
     assert over_packed["mean_pct"] == pytest.approx(100 * (1 - row["avg_jct_s"] / packed_s))

@@ -49,10 +49,10 @@ def test_compacting_says_what_it_left(store: Store) -> None:
         journal.append(time.time_ns(), ["g"], {"cluster": "c", "power_mw": 2})
         done = whorl("compact", "--offline", "--store", store.root, "--json")
         text = whorl("compact", "--offline", "--store", store.root).stdout
-    said = json.loads(done.stdout)
+    sentence = json.loads(done.stdout)
     assert done.exit_code == 1
-    assert [Path(one).name.partition("-")[0] for one in said["open_journals"]] == ["n2"]
-    assert [one.partition(": ")[0] for one in said["unreadable"]] == [str(path)]
+    assert [Path(entry).name.partition("-")[0] for entry in sentence["open_journals"]] == ["n2"]
+    assert [entry.partition(": ")[0] for entry in sentence["unreadable"]] == [str(path)]
     assert "1 journal left" in text
     assert "1 file left" in text
     path.unlink()

@@ -26,8 +26,8 @@ NAME = re.compile(r"\b(?:whorl|DCGM_FI)_\w+")
 
 
 def dashboard() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((DOCS / "grafana" / "whorl.json").read_text())
-    return found
+    answer: dict[str, Any] = json.loads((DOCS / "grafana" / "whorl.json").read_text())
+    return answer
 
 
 def expressions() -> Iterator[str]:
@@ -52,11 +52,11 @@ def exporter(tmp_path_factory: pytest.TempPathFactory) -> Exporter:
 
 @pytest.fixture(scope="module")
 def names(exporter: Exporter) -> set[str]:
-    return {one.prometheus for one in exporter.series()}
+    return {entry.prometheus for entry in exporter.series()}
 
 
 def test_every_expression_names_series_that_are_exported(names: set[str]) -> None:
-    variables = [one["query"]["query"] for one in dashboard()["templating"]["list"] if one["type"] == "query"]
+    variables = [entry["query"]["query"] for entry in dashboard()["templating"]["list"] if entry["type"] == "query"]
     for text in [*expressions(), *variables]:
         used = NAME.findall(text)
         assert used, text

@@ -103,8 +103,8 @@ def _telemetry(store: Store, gpu: str, seconds: int, watts: np.ndarray, counter:
 
 
 def values(series: list[Series], name: str) -> dict[tuple[tuple[str, str], ...], float]:
-    (one,) = (one for one in series if one.prometheus == name)
-    return {tuple(labels.items()): value for labels, value, _ in one.points}
+    (entry,) = (entry for entry in series if entry.prometheus == name)
+    return {tuple(labels.items()): value for labels, value, _ in entry.points}
 
 
 def test_energy_in_steps_is_that_of_the_whole_time(tmp_path: Path) -> None:

@@ -132,17 +132,17 @@ def test_in_any_order_of_writing_sealing_and_looking_it_says_what_sql_says(store
         lost = rng.random() < 0.1
         return {"ts": now, "gpu": gpu, **(dict.fromkeys(names) if lost else known), "quality": "lost" if lost else None}
 
-    with journal_of(store, "n1") as one, journal_of(store, "n2") as two:
+    with journal_of(store, "n1") as entry, journal_of(store, "n2") as two:
         for turn in range(count(60, short=20)):
             now += rng.choice((1, 1, 5, 20)) * SECOND
             match rng.choice(("write", "write", "write", "publish", "seal", "append", "look", "catch up")):
                 case "write":
-                    one.append_batch(batch([row("g1"), row("g2")]))
+                    entry.append_batch(batch([row("g1"), row("g2")]))
                     two.append_batch(batch([row("g3")]))
                 case "publish":
-                    rng.choice((one, two)).publish()
+                    rng.choice((entry, two)).publish()
                 case "seal":
-                    rng.choice((one, two)).seal()
+                    rng.choice((entry, two)).seal()
                 case "append":
                     store.append({"telemetry": pa.Table.from_batches([batch([row("g4")])])}, f"file-{turn}")
                     following.catch_up(now)

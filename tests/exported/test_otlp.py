@@ -67,7 +67,7 @@ class Receiver(ThreadingHTTPServer):
 
 
 def _pairs(attributes: Any) -> dict[str, str]:
-    return {one.key: one.value.string_value for one in attributes}
+    return {entry.key: entry.value.string_value for entry in attributes}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -129,22 +129,22 @@ class Sent:
     def points(self) -> list[dict[str, Any]]:
         """What arrives of one sending."""
         count = self.sender.send()
-        found = self._receiver.points()
-        assert len(found) == count
-        return found
+        document = self._receiver.points()
+        assert len(document) == count
+        return document
 
 
 def only(points: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    (point,) = (one for one in points if (one["name"], one["attributes"]["hw.id"]) == (name, "g1"))
+    (point,) = (entry for entry in points if (entry["name"], entry["attributes"]["hw.id"]) == (name, "g1"))
     return point
 
 
 def test_the_conventions_know_these_names_and_attributes() -> None:
     metrics = {value for name, value in vars(hw_metrics).items() if name.startswith("HW_")}
     known = {value for name, value in vars(hw_attributes).items() if name.startswith("HW_")}
-    for one in otlp.CONVENTIONS.values():
-        assert one.name in metrics
-        assert {name for name, _ in one.attributes if name.startswith("hw.")} <= known
+    for entry in otlp.CONVENTIONS.values():
+        assert entry.name in metrics
+        assert {name for name, _ in entry.attributes if name.startswith("hw.")} <= known
     assert {*otlp._IDENTITY.values(), "hw.id", "hw.type"} <= known
 
 
@@ -155,11 +155,11 @@ def test_a_name_has_one_unit_and_one_sort_of_data(store: Store, receiver: Receiv
         exporter = Exporter(store, Settings(), clock=lambda: NOW)
         exporter.refresh()
         by_name: dict[str, set[tuple[str, str]]] = {}
-        for one in exporter.series():
-            if not one.name.startswith("export") and one.kind != "info":
-                spelled = otlp.convention(one)
+        for entry in exporter.series():
+            if not entry.name.startswith("export") and entry.kind != "info":
+                spelled = otlp.convention(entry)
                 by_name.setdefault(spelled.name, set()).add((spelled.unit, spelled.data))
-    assert not {name: found for name, found in by_name.items() if len(found) > 1}
+    assert not {name: document for name, document in by_name.items() if len(document) > 1}
 
 
 @pytest.mark.long
@@ -167,13 +167,13 @@ def test_a_point_is_sent_once_with_the_time_of_its_reading(store: Store, receive
     with journal_of(store) as journal:
         journal.append_batch(batch([{"ts": NOW, "gpu": "g1", "power_mw": 1000, "fan_speed": 30}]))
         sent = Sent(store, receiver)
-        assert {one["time"] for one in sent.points() if one["name"] == "hw.power"} == {NOW}
-        assert [one for one in sent.points() if one["attributes"].get("hw.id") == "g1"] == []
+        assert {entry["time"] for entry in sent.points() if entry["name"] == "hw.power"} == {NOW}
+        assert [entry for entry in sent.points() if entry["attributes"].get("hw.id") == "g1"] == []
         journal.append_batch(batch([{"ts": NOW + 5 * SECOND, "gpu": "g1", "power_mw": 2000, "fan_speed": None}]))
         sent.now += 5 * SECOND
         points = sent.points()
         assert (only(points, "hw.power")["value"], only(points, "hw.power")["time"]) == (2.0, NOW + 5 * SECOND)
-        assert not [one for one in points if one["name"] == "whorl.gpu.fan_speed"]
+        assert not [entry for entry in points if entry["name"] == "whorl.gpu.fan_speed"]
 
 
 @pytest.mark.long
@@ -202,7 +202,7 @@ def test_what_did_not_arrive_is_sent_again(store: Store, receiver: Receiver) -> 
 def test_findings_are_sent_with_their_labels(store: Store, receiver: Receiver) -> None:
     columns: dict[str, list[Any]] = {"ts": [NOW], "cluster": ["c"], "gpu": ["g1"], "kind": ["xid"], "code": [79]}
     store.append({"events": arrow_rows("events", columns)}, "events")
-    (event,) = (one for one in Sent(store, receiver).points() if one["name"] == "whorl.gpu.events")
+    (event,) = (entry for entry in Sent(store, receiver).points() if entry["name"] == "whorl.gpu.events")
     assert (event["value"], event["data"], event["monotonic"]) == (1, "sum", True)
     assert event["attributes"]["whorl.kind"] == "xid"
     assert event["attributes"]["whorl.code"] == "79"

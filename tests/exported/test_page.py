@@ -68,13 +68,13 @@ Sample = tuple[str, frozenset[tuple[str, str]]]
 
 
 def parsed(text: bytes) -> dict[Sample, float]:
-    found: dict[Sample, float] = {}
+    answer: dict[Sample, float] = {}
     for family in text_string_to_metric_families(text.decode()):
-        for one in family.samples:
-            key = one.name, frozenset(one.labels.items())
-            assert key not in found, f"{key} is there twice"
-            found[key] = one.value
-    return found
+        for entry in family.samples:
+            key = entry.name, frozenset(entry.labels.items())
+            assert key not in answer, f"{key} is there twice"
+            answer[key] = entry.value
+    return answer
 
 
 def of(samples: Mapping[Sample, float], name: str, gpu: str = "g1", **labels: str) -> float | None:
@@ -90,11 +90,11 @@ def test_every_metric_is_there_in_base_units_as_sql_gives_it(store: Store) -> No
     assert len({spelled(metric) for metric in METRICS}) == len(METRICS)
     for metric in METRICS:
         for gpu in ("g1", "g2"):
-            shown = of(samples, spelled(metric), gpu)
+            printed = of(samples, spelled(metric), gpu)
             if metric.kind == "mask":
-                assert shown is None
+                assert printed is None
                 continue
-            assert shown == pytest.approx(rows[gpu][metric.name] / _IN_BASE_UNITS.get(metric.unit, 1), rel=1e-12)
+            assert printed == pytest.approx(rows[gpu][metric.name] / _IN_BASE_UNITS.get(metric.unit, 1), rel=1e-12)
     assert of(samples, "whorl_gpu_power_watts") == EVERY["power_mw"] / 1000
     assert of(samples, "whorl_gpu_energy_joules_total") == EVERY["energy_mj"] / 1000
     assert of(samples, "whorl_gpu_sm_clock_hertz") == EVERY["sm_clock_mhz"] * 1e6
@@ -159,8 +159,8 @@ def test_names_of_dcgm_exporter_wait_until_it_is_known_who_a_gpu_is(store: Store
     assert of(before, "whorl_gpu_power_watts") == EVERY["power_mw"] / 1000
     assert not any(name.startswith("DCGM") for name, _ in before)
     exporter.refresh()
-    shown = [dict(pairs) for name, pairs in parsed(page(exporter.series())) if name == "DCGM_FI_DEV_POWER_USAGE"]
-    assert {"g1", "g2"} <= {labels["UUID"] for labels in shown}
+    printed = [dict(pairs) for name, pairs in parsed(page(exporter.series())) if name == "DCGM_FI_DEV_POWER_USAGE"]
+    assert {"g1", "g2"} <= {labels["UUID"] for labels in printed}
 
 
 def test_a_gpu_whose_number_in_the_driver_is_not_known_has_that_of_its_slot() -> None:
