@@ -62,9 +62,11 @@ class ScoredWorkload:
         scores: Scores | None = None,
         *,
         known: Sequence[tuple[str, str]] | None = None,
+        alone: bool = True,
     ) -> ScoredWorkload:
         """Read and score what is asked for. `scores`: those of its cluster, and `known`: what `available` says of the
-        store, where they were made before. Raises InputError."""
+        store, where they were made before. `alone`: the scores are not for other workloads, so that only its runs are
+        read. Raises InputError."""
         from ..analysis.placement import available, kinds_of
 
         pairs = available(store) if known is None else known
@@ -82,7 +84,7 @@ class ScoredWorkload:
         is_kind = workload in measured
         kinds = [workload] if is_kind else sorted(kind for kind in measured if plain_workload(kind) == workload)
         if scores is None:
-            scores = _scores(store, request, cluster, known=pairs)
+            scores = _scores(store, request, cluster, kinds if alone and len(kinds) == 1 else (), known=pairs)
         chosen = kinds_of(scores, workload, kinds or [workload], request.model)
         return cls(store, request, tuple(chosen), is_kind, scores)
 
@@ -115,7 +117,7 @@ class ScoredWorkload:
         for workload in sorted({plain_workload(kind) for _, kind in pairs}):
             try:
                 of_workload = replace(request, workload=workload, cluster=clusters[0])
-                scored = cls.of(store, of_workload, scores, known=everything)
+                scored = cls.of(store, of_workload, scores, known=everything, alone=False)
                 scores = scored.scores
                 tell(f"comparing sets of {request.job.gpus:,} GPUs in {workload}")
                 gains.append(scored._gain())
@@ -195,10 +197,12 @@ class ScoredWorkload:
         return self.scores.of[kind].references[0].model or kind
 
 
-def _scores(store: Store, request: AdviceRequest, cluster: str | None, **bounds: Any) -> Scores:
+def _scores(
+    store: Store, request: AdviceRequest, cluster: str | None, kinds: Sequence[str] = (), **bounds: Any
+) -> Scores:
     from ..analysis.placement import scores
 
-    return scores(store, (), cluster=cluster, seed=request.job.seed, **bounds)
+    return scores(store, kinds, cluster=cluster, seed=request.job.seed, **bounds)
 
 
 @dataclass(frozen=True)

@@ -67,18 +67,18 @@ def _as_file(name: str) -> str:
 
 def spellings(names: Iterable[str]) -> dict[str, str]:
     """Each name of a node as it is written most often: case makes no other node, nor does a domain that all share."""
-    names = list(names)
+    count = Counter(names)
     domains: dict[str, set[str]] = {}
-    for name in names:
+    for name in count:
         host, _, domain = name.lower().partition(".")
         domains.setdefault(host, set()).add(domain)
-    nodes: dict[str, Counter[str]] = {}
-    for name in names:
+    nodes: dict[str, list[str]] = {}
+    for name in count:
         host = name.lower().partition(".")[0]
         one_node = len(domains[host] - {""}) <= 1
-        nodes.setdefault(host if one_node else name.lower(), Counter())[name] += 1
-    usual = {node: min(count, key=lambda name: (-count[name], name)) for node, count in nodes.items()}
-    return {name: usual[node] for node, count in nodes.items() for name in count}
+        nodes.setdefault(host if one_node else name.lower(), []).append(name)
+    usual = {node: min(same, key=lambda name: (-count[name], name)) for node, same in nodes.items()}
+    return {name: usual[node] for node, same in nodes.items() for name in same}
 
 
 def gpu_name(gpu: str, node: str | None, slot: int | None) -> str:

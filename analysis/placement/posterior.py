@@ -13,6 +13,7 @@ of a single run. docs/how-we-know/advice.md has the definitions and how often th
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -108,8 +109,12 @@ class Posterior:
     def draw(self, rng: np.random.Generator) -> Floats:
         """(gpus,) scores as they may be, all of one refit of the prior."""
         table = self.table[rng.integers(len(self.table))]
-        place = np.interp(rng.random(len(self.row)), PROBABILITIES, np.arange(len(PROBABILITIES)))
-        below = np.minimum(place.astype(np.intp), len(PROBABILITIES) - 2)
+        last = len(PROBABILITIES) - 1
+        even = last * rng.random(len(self.row))
+        # Between PROBABILITIES lie equal steps, but for the first and the last, which are shorter.
+        outside = np.minimum(even - 1.0, 0.0) + np.maximum(even - last + 1.0, 0.0)
+        place = np.clip(even + outside * (1.0 / (last * _BETWEEN[0]) - 1.0), 0.0, last)
+        below = np.minimum(place.astype(np.intp), last - 1)
         low = table[self.row, below].astype(np.float64)
         drawn: Floats = low + (place - below) * (table[self.row, below + 1] - low)
         return drawn
@@ -191,15 +196,15 @@ def permutation_test(runs: LogTimes, rng: np.random.Generator) -> PermutationTes
     if counted.sum() < 2:
         return None
     dealt_runs = runs.only(counted)
-    densities = _test_densities(dealt_runs.x)
-    fleet_atom = int(np.argmax(densities.sum(axis=0, dtype=np.float64)))
-    measured = _ratios(densities, np.arange(len(dealt_runs.x)), dealt_runs, fleet_atom)
+    densities, cell = _test_densities(dealt_runs.x)
+    fleet_atom = int(np.argmax(np.bincount(cell) @ densities.astype(np.float64)))
+    measured = _ratios(densities, cell, dealt_runs, fleet_atom)
     total, largest = float(measured.sum(dtype=np.float64)), float(measured.max())
     totals_dealt: list[float] = []
     largest_dealt: list[float] = []
     groups = _exchangeable(dealt_runs.job)
     for number in range(_DEALS if len(dealt_runs.x) <= _MANY_RUNS else _DEALS_OF_MANY):
-        ratios = _ratios(densities, _deal(groups, len(dealt_runs.x), rng), dealt_runs, fleet_atom)
+        ratios = _ratios(densities, cell[_deal(groups, len(cell), rng)], dealt_runs, fleet_atom)
         largest_dealt.append(float(ratios.max()))
         totals_dealt.append(float(ratios.sum(dtype=np.float64)))
         p = min(_p_value(largest, largest_dealt), _p_value(total, totals_dealt))
@@ -214,8 +219,9 @@ def _p_value(measured: float, dealt: list[float]) -> float:
     return (1 + sum(value >= measured for value in dealt)) / (1 + len(dealt))
 
 
-def _test_densities(x: Floats) -> Singles:
-    """(runs, atoms) the log density of each run about some times, under a scale that is not that of any GPU."""
+def _test_densities(x: Floats) -> tuple[Singles, Ints]:
+    """(cells, atoms) the log density of runs about some times, under a scale that is not that of any GPU; and the cell
+    of each run."""
     middle = float(np.median(x))
     scale = max(1.4826 * float(np.median(np.abs(x - middle))), LEAST_SCALE)
     count = (_TEST_ATOMS if len(x) <= _MANY_RUNS else _TEST_ATOMS_OF_MANY) // 2
@@ -223,22 +229,31 @@ def _test_densities(x: Floats) -> Singles:
     even = np.linspace(float(x.min()), float(x.max()), count)
     atoms = np.unique(np.concatenate((inside, even, [middle])))
     noise = RunNoise.of(scale, np.empty(0), 0.0, float(np.ptp(x)))
-    return noise.log_density(x[:, None] - atoms)
+    return noise.by_cell(x, atoms)
 
 
-def _ratios(densities: Singles, dealt: Ints, runs: LogTimes, fleet_atom: int) -> Singles:
-    """(gpus,) the log likelihood of the best atom of each GPU over that of the fleet's, of runs that are dealt so."""
-    most_runs_first = np.argsort(-runs.sizes, kind="stable")
+def _ratios(densities: Singles, cell: Ints, runs: LogTimes, fleet_atom: int) -> Singles:
+    """(gpus,) the log likelihood of the best atom of each GPU over that of the fleet's, of runs in these cells."""
     ratios = np.empty(len(runs.sizes), dtype=np.float32)
-    for begin in range(0, len(ratios), _GPUS):
-        gpus = most_runs_first[begin : begin + _GPUS]
-        sizes, first = runs.sizes[gpus], runs.starts[gpus]
-        total = densities.take(dealt[first], axis=0)
-        for turn in range(1, int(sizes[0])):
-            having = np.count_nonzero(sizes > turn)
-            total[:having] += densities.take(dealt[first[:having] + turn], axis=0)
+    for gpus, total in _totals(densities, cell, runs):
         ratios[gpus] = total.max(axis=1) - total[:, fleet_atom]
     return ratios
+
+
+def _totals(densities: Singles, cell: Ints, runs: LogTimes) -> Iterator[tuple[Ints, Singles]]:
+    """Some GPUs at a time, and the sums of `densities` (cells, atoms) over the runs of each, (gpus, atoms).
+
+    `cell`: (runs,) that of each run.
+    """
+    most_runs_first = np.argsort(-runs.sizes, kind="stable")
+    for begin in range(0, len(most_runs_first), _GPUS):
+        gpus = most_runs_first[begin : begin + _GPUS]
+        sizes, first = runs.sizes[gpus], runs.starts[gpus]
+        total = densities.take(cell[first], axis=0)
+        for turn in range(1, int(sizes[0])):
+            having = np.count_nonzero(sizes > turn)
+            total[:having] += densities.take(cell[first[:having] + turn], axis=0)
+        yield gpus, total
 
 
 def _exchangeable(job: Ints) -> list[Ints]:
@@ -333,6 +348,13 @@ class RunNoise:
         cell = np.rint(deviation * (1.0 / self.step)).astype(np.intp) + len(self.table) // 2
         density: Singles = self.table.take(cell, mode="clip")
         return density
+
+    def by_cell(self, x: Floats, atoms: Floats) -> tuple[Singles, Ints]:
+        """(cells, atoms) the log density of runs about `atoms`, and (runs,) the cell of each run: a sixteenth of a
+        scale wide, since a fleet has many runs that are as long."""
+        width = self.step / 2.0
+        cells, cell = np.unique(np.rint(x / width), return_inverse=True)
+        return self.log_density(cells[:, None] * width - atoms), cell
 
 
 def _core(deviation: Floats, scale: float) -> Floats:
@@ -443,12 +465,9 @@ def likelihoods(runs: LogTimes, atoms: Atoms, noises: list[RunNoise]) -> Singles
     """
     gpus = len(runs.sizes)
     logs = np.empty((len(noises), gpus, len(atoms.at)), dtype=np.float32)
-    for first in range(0, gpus, _GPUS):
-        starts = runs.starts[first : first + _GPUS + 1]
-        deviation = runs.x[starts[0] : starts[-1], None] - atoms.at
-        for number, noise in enumerate(noises):
-            sums = np.add.reduceat(noise.log_density(deviation), starts[:-1] - starts[0], axis=0)
-            logs[number, first : first + _GPUS] = sums
+    for number, noise in enumerate(noises):
+        for some, sums in _totals(*noise.by_cell(runs.x, atoms.at), runs):
+            logs[number, some] = sums
     logs -= logs.max(axis=(0, 2))[None, :, None]
     by_noise = np.exp(logs, out=logs)
     fits = by_noise.sum(axis=2, dtype=np.float64)

@@ -213,16 +213,18 @@ def scores(
     gpus = sorted(fleet.places, key=lambda gpu: _in_order(gpu, fleet.places[gpu]))
     makers: dict[str, Callable[[], WorkloadScores]] = {}
     unusable = dict(fleet.unusable)
-    for number, workload in enumerate(fleet.workloads):
+    of_cluster = [workload for on, workload in timed if on == fleet.cluster]
+    for workload in fleet.workloads:
         notes: list[str] = []
         try:
             runs = _runs_of(fleet, workload, notes)
         except InputError as error:
-            if workloads or (number == len(fleet.workloads) - 1 and not makers):
+            if workloads or (workload == fleet.workloads[-1] and not makers):
                 raise
             unusable[workload] = str(error)
             continue
-        makers[workload] = partial(_scored, runs, fleet.places, gpus, np.random.default_rng([seed, number]), notes)
+        rng = np.random.default_rng([seed, of_cluster.index(workload)])
+        makers[workload] = partial(_scored, runs, fleet.places, gpus, rng, notes)
     return Scores(
         fleet.cluster,
         tuple(makers),

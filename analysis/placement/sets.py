@@ -61,33 +61,34 @@ class NodeLayout:
 
 def best_packed(score: Floats, layout: NodeLayout, gpus: int) -> Ints | None:
     """The packed set of `gpus` whose slowest member is fastest, on as few nodes as can be; None where none fits."""
-    members = layout.members()
-    reach = np.cumsum(np.sort([len(part) for part in members])[::-1])
-    if len(reach) == 0 or reach[-1] < gpus:
+    placed = np.flatnonzero(layout.node >= 0)
+    reach = np.cumsum(np.sort(np.bincount(layout.node[placed]))[::-1])
+    if len(placed) < gpus:
         return None
     nodes = int(np.searchsorted(reach, gpus)) + 1
-    fastest_first = [part[np.argsort(score[part], kind="stable")] for part in members]
-    times = [score[part] for part in fastest_first]
-    limits = np.unique(np.concatenate(times))
+    order = placed[np.lexsort((placed, score[placed]))]
+    fastest_first, node = score[order], layout.node[order]
 
-    def room_at(limit: float) -> Ints:
-        """(nodes,) the GPUs of each node that are not slower."""
-        return np.array([np.searchsorted(node_times, limit, side="right") for node_times in times], dtype=np.intp)
+    def room(fastest: int) -> Ints:
+        """(nodes,) how many of so many fastest GPUs each node has."""
+        return np.bincount(node[:fastest], minlength=len(reach))
 
+    limits = np.unique(np.searchsorted(fastest_first, fastest_first, side="right"))
     low, high = 0, len(limits) - 1
     while low < high:
         middle = (low + high) // 2
-        if int(np.sort(room_at(float(limits[middle])))[::-1][:nodes].sum()) >= gpus:
+        if int(np.sort(room(int(limits[middle])))[::-1][:nodes].sum()) >= gpus:
             high = middle
         else:
             low = middle + 1
-    room = room_at(float(limits[low]))
+    fast = int(limits[low])
+    room_there = room(fast)
     # Of nodes with equal room the faster ones; whichever GPU is not needed is the slowest of the last.
-    mean = [
-        float(node_times[:count].mean()) if count else np.inf for node_times, count in zip(times, room, strict=True)
-    ]
-    chosen = [fastest_first[number][: room[number]] for number in np.lexsort((np.array(mean), -room))[:nodes]]
-    return np.concatenate(chosen)[:gpus]
+    mean = np.bincount(node[:fast], fastest_first[:fast], minlength=len(reach)) / np.maximum(room_there, 1)
+    rank = np.empty(len(reach), dtype=np.intp)
+    rank[np.lexsort((mean, -room_there))] = np.arange(len(reach))
+    chosen = np.flatnonzero(rank[node[:fast]] < nodes)
+    return order[chosen[np.argsort(rank[node[chosen]], kind="stable")]][:gpus]
 
 
 def best_spread(score: Floats, gpus: int) -> Ints:
@@ -173,11 +174,15 @@ def random_packed(draws: Draws, layout: NodeLayout, gpus: int, rng: np.random.Ge
 
 def _packed_sets(members: list[Ints], gpus: int, count: int, rng: np.random.Generator) -> Ints:
     """(count, gpus) random packed sets: the nodes in random orders, the GPUs of each node too."""
-    gpus_by_node = np.concatenate(members)
-    node = np.repeat(np.arange(len(members)), [len(part) for part in members])
-    place = rng.permuted(np.tile(np.arange(len(members)), (count, 1)), axis=1)
-    first = np.argpartition(place[:, node] + rng.random((count, len(gpus_by_node))), gpus - 1, axis=1)[:, :gpus]
-    packed: Ints = gpus_by_node[first]
+    sizes = np.array([len(part) for part in members])
+    nodes = int(np.searchsorted(np.cumsum(np.sort(sizes)), gpus)) + 1  # enough, whichever they are
+    order = rng.permuted(np.tile(np.arange(len(members)), (count, 1)), axis=1)[:, :nodes]
+    table = np.full((len(members), int(sizes.max())), -1)
+    table[np.arange(table.shape[1]) < sizes[:, None]] = np.concatenate(members)
+    there = table[order]
+    key = np.where(there >= 0, np.arange(nodes)[:, None] + rng.random(there.shape), np.inf).reshape(count, -1)
+    first = np.argpartition(key, gpus - 1, axis=1)[:, :gpus]
+    packed: Ints = np.take_along_axis(there.reshape(count, -1), first, axis=1)
     return packed
 
 

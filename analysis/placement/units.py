@@ -217,7 +217,8 @@ def _places(
         .agg(
             nodes=pl.col("node").drop_nulls().unique(),
             slots=pl.col("slot").filter(pl.col("node").is_not_null()).drop_nulls().unique(),
-            drivers=pl.struct("first_seen", "driver").filter(pl.col("driver").is_not_null()),
+            seen=pl.col("first_seen").filter(pl.col("driver").is_not_null()),
+            drivers=pl.col("driver").drop_nulls(),
             model=pl.col("model").drop_nulls().last(),
             vbios=pl.col("vbios").drop_nulls().last(),
         )
@@ -228,12 +229,12 @@ def _places(
     moved: list[str] = []
     homeless: list[str] = []
     for gpu in sorted(newest):
-        nodes, slots, drivers, model, vbios = about.get(gpu, [(), (), (), None, None])
+        nodes, slots, seen, drivers, model, vbios = about.get(gpu, [(), (), (), (), None, None])
         node = nodes[0] if len(nodes) == 1 else None
         slot = slots[0] if node is not None and len(slots) == 1 else None
         if node is None:
             (moved if nodes else homeless).append(gpu)
-        versions = _changes([(row["first_seen"], row["driver"]) for row in drivers] + reloads.get(node, []))
+        versions = _changes([*zip(seen, drivers, strict=True), *reloads.get(node, [])])
         places[gpu] = GpuPlace(node, slot, versions, gpu in simulated, model, vbios)
     if moved:
         notes.append(note("moved", gpus=listed(moved)))

@@ -88,7 +88,7 @@ class Advisor:
             self._workloads[scored.request.workload, request.model] = scored
             return scored, workloads
         if key not in self._workloads:
-            self._workloads[key] = ScoredWorkload.of(store, request, scores)
+            self._workloads[key] = ScoredWorkload.of(store, request, scores, alone=False)
         return replace(self._workloads[key], request=request), ()
 
 

@@ -56,7 +56,7 @@ def test_the_sentence_that_matters_comes_first(store: str) -> None:
     text = advise(store, "--gpus", "4").stdout
     first, second, command = text.splitlines()[:3]
     assert first.startswith(
-        "sgemm: the best 4 packed GPUs save 15.3 % [14.7, 15.8] of the time beside random ones (n = 24 GPUs)."
+        "sgemm: the best 4 packed GPUs save 15.3 % [14.8, 15.8] of the time beside random ones (n = 24 GPUs)."
     )
     assert (second[:11], command) == ("Exclude n02", "sbatch --exclude=n02 ...")
     assert "\\n" not in text
