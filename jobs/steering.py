@@ -61,15 +61,15 @@ class ScoredWorkload:
         request: AdviceRequest,
         scores: Scores | None = None,
         *,
-        known: Sequence[tuple[str, str]] | None = None,
+        measured_pairs: Sequence[tuple[str, str]] | None = None,
         alone: bool = True,
     ) -> ScoredWorkload:
-        """Read and score what is asked for. `scores`: those of its cluster, and `known`: what `available` says of the
-        store, where they were made before. `alone`: the scores are not for other workloads, so that only its runs are
-        read. Raises InputError."""
+        """Read and score what is asked for. `scores`: those of its cluster, and `measured_pairs`: what `available` says
+        of the store, where they were made before. `alone`: the scores are not for other workloads, so that only its
+        runs are read. Raises InputError."""
         from ..analysis.placement import available, kinds_of
 
-        pairs = available(store) if known is None else known
+        pairs = available(store) if measured_pairs is None else measured_pairs
         in_cluster = [(cluster, kind) for cluster, kind in pairs if request.cluster in (None, cluster)]
         names = {name for _, kind in in_cluster for name in (kind, plain_workload(kind))}
         workload = find_workload(request.workload, names)
@@ -117,7 +117,7 @@ class ScoredWorkload:
         for workload in sorted({plain_workload(kind) for _, kind in pairs}):
             try:
                 of_workload = replace(request, workload=workload, cluster=clusters[0])
-                scored = cls.of(store, of_workload, scores, known=everything, alone=False)
+                scored = cls.of(store, of_workload, scores, measured_pairs=everything, alone=False)
                 scores = scored.scores
                 tell(f"comparing sets of {request.job.gpus:,} GPUs in {workload}")
                 gains.append(scored._gain())

@@ -166,9 +166,9 @@ def _refuse_other(path: Path, row: Any, head: Mapping[str, Any]) -> None:
         raise _no_log(path)
     for name, value in head.items():
         if row.get(name) != value:
-            theirs, present = (shorten(json.dumps(text), 100, placeholder=" ...") for text in (row.get(name), value))
+            logged, present = (shorten(json.dumps(text), 100, placeholder=" ...") for text in (row.get(name), value))
             raise InputError(
-                f"{path}: it is the log of another search (its {name}: {theirs}, and not {present}): choose another "
+                f"{path}: it is the log of another search (its {name}: {logged}, and not {present}): choose another "
                 "file"
             )
 

@@ -374,8 +374,8 @@ class _GroupedProgram:
         assert self._process is not None
         status = self._process.returncode
         if status:
-            how = f"with exit status {status}" if status > 0 else f"by signal {-status}"
-            raise _CommandError(f"ended {how}{self.tail()}")
+            ending = f"with exit status {status}" if status > 0 else f"by signal {-status}"
+            raise _CommandError(f"ended {ending}{self.tail()}")
 
     def tail(self) -> str:
         """The last lines that it printed, for a sentence."""

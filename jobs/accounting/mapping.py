@@ -114,9 +114,9 @@ def _by_tag(on_nodes: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
     late = (pl.col("tag_began") > pl.col("ended") + _NEAR).fill_null(False)
     away = (pl.col("tag_began") - pl.col("began")).dt.total_nanoseconds().abs()
     rows = rows.filter(~early & ~late).with_columns(away.alias("away"))
-    other = pl.col("tag_source") != JobSource.TAG.value
+    untagged = pl.col("tag_source") != JobSource.TAG.value
     of_job = pl.all_horizontal(
-        pl.col(name) == pl.col(name).sort_by(other, "away", "tag_began", "tag_source").first().over(_OF_NODE)
+        pl.col(name) == pl.col(name).sort_by(untagged, "away", "tag_began", "tag_source").first().over(_OF_NODE)
         for name in ("tag_began", "tag_source")
     )
     of_tag = pl.col("allocation") == pl.col("allocation").sort_by("away", "allocation").first().over("cluster", "tag")

@@ -102,8 +102,8 @@ class Split:
             else:
                 self._end(number, span, turns, ended)
 
-        begun = len(self.open_spans) - self._used.shape[1]
-        before = np.pad(self._innermost, ((0, 0), (0, begun)))
+        new_spans = len(self.open_spans) - self._used.shape[1]
+        before = np.pad(self._innermost, ((0, 0), (0, new_spans)))
         which, event, row, change = np.array(turns, np.intp).reshape(-1, 4).T
         innermost = np.concatenate([before[:, None], np.zeros((2, len(events), len(self.open_spans)))], axis=1)
         np.add.at(innermost, (which, event, row), change)

@@ -241,7 +241,7 @@ ALONE = [
 """What is asked without an input."""
 
 NOT_ASKED = {
-    "campaign doctor": "sends a job to a node: tests/slurm/test_campaign_doctor.py, on a real Slurm",
+    "campaign doctor": "sends a job to a node: tests/slurm/test_campaign.py, on a real Slurm",
     "campaign pack": "packs installed packages for seconds: tests/jobs/test_node_archive.py",
     "campaign run": "sends jobs: tests/slurm/test_campaign.py, on a real Slurm",
     "collect": "reads GPUs until it is stopped: tests/contract/test_collect.py",
