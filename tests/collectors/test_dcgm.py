@@ -268,8 +268,8 @@ def test_another_client_that_watches_faster_changes_neither_our_readings_nor_its
     assert ticks.ts(0)[0] >= began - 1000  # nothing of what was sampled for the other before
     assert len(ticks.ts(0)) <= 8
     before = other.count()
-    time.sleep(0.3)
-    assert other.count() > before + 9  # six, if it had our rate now, and thirty where the engine has the time
+    time.sleep(1.0)
+    assert other.count() > before + 25  # 20, if it had our rate now, and 100 where the engine has the time
     backend.close()
     other.close()
 

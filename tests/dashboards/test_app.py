@@ -505,10 +505,10 @@ def test_a_command_ends_at_once_where_threads_still_read_for_pages() -> None:
 
 
 def test_a_missing_package_is_told_with_the_extra_that_has_it(hostile: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dashboards, "app", dashboards.app)  # modules that are loaded anew are forgotten at the end
-    for name in [name for name in sys.modules if name.startswith(f"{dashboards.app.__name__}.")]:
+    pages = "whorl.dashboards.app"
+    monkeypatch.setattr(dashboards, "app", sys.modules[pages])  # modules that are loaded anew are forgotten at the end
+    for name in [name for name in sys.modules if name == pages or name.startswith(f"{pages}.")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, dashboards.app.__name__)
     monkeypatch.setitem(sys.modules, "dash_ag_grid", None)
     done = click.testing.CliRunner().invoke(cli, ["dashboard", "--store", str(hostile.root)])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
