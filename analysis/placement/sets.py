@@ -6,6 +6,7 @@ A set over several nodes pays the locality penalty.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
@@ -73,15 +74,8 @@ def best_packed(score: Floats, layout: NodeLayout, gpus: int) -> Ints | None:
         """(nodes,) how many of so many fastest GPUs each node has."""
         return np.bincount(node[:fastest], minlength=len(reach))
 
-    limits = np.unique(np.searchsorted(fastest_first, fastest_first, side="right"))
-    low, high = 0, len(limits) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if int(np.sort(room(int(limits[middle])))[::-1][:nodes].sum()) >= gpus:
-            high = middle
-        else:
-            low = middle + 1
-    fast = int(limits[low])
+    limits = np.unique(np.searchsorted(fastest_first, fastest_first, side="right")).tolist()
+    fast = limits[bisect_left(limits, gpus, key=lambda fastest: np.sort(room(fastest))[::-1][:nodes].sum())]
     room_there = room(fast)
     # Of nodes with equal room the faster ones; whichever GPU is not needed is the slowest of the last.
     mean = np.bincount(node[:fast], fastest_first[:fast], minlength=len(reach)) / np.maximum(room_there, 1)
