@@ -117,8 +117,8 @@ def test_a_store_that_lost_its_runs_says_so_and_does_not_ask_for_more(tmp_path: 
 def test_no_store_is_a_finding(tmp_path: Path) -> None:
     finding = findings("--store", tmp_path / "nowhere", status=1)["store"]
     assert "is not a store (it does not exist)" in finding["detail"]
-    (finding,) = [row for row in node_findings(tmp_path / "nowhere") if row.what == "store"]
-    assert (finding.works, finding.vital) == (False, True)
+    (row,) = [row for row in node_findings(tmp_path / "nowhere") if row.what == "store"]
+    assert (row.works, row.vital) == (False, True)
 
 
 CUPY = """

@@ -45,8 +45,11 @@ def fleet(built_once: BuiltOnce) -> Path:
     return built_once("diff-fleet", build) / "S"
 
 
-def diff(store: object, *options: str, before: str = "2026-09-05", after: str = "2026-09-10") -> list[object]:
-    return ["verdicts diff --store", store, "--before", before, "--after", after, *options]
+Command = tuple[str, *tuple[object, ...]]
+
+
+def diff(store: object, *options: str, before: str = "2026-09-05", after: str = "2026-09-10") -> Command:
+    return ("verdicts diff --store", store, "--before", before, "--after", after, *options)
 
 
 def test_run_ids_with_quotation_marks_are_evidence_as_they_are(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def ask(store: Path, *words: str) -> dict[str, Any]:
     return document("jobs idle --store", store, *words)
 
 
-def add_log(store: Path, log: Path, *lines: str, settings: str) -> None:
+def add_log(store: Path, log: Path, *lines: dict[str, str], settings: str) -> None:
     """Import accounts of jobs."""
     saved(log, *lines)
     result = whorl("jobs import --log", log, "--store", store, *settings.split())

@@ -233,7 +233,7 @@ def test_standard_input_and_text_that_is_not_utf8(store: Store) -> None:
 @pytest.mark.long
 def test_no_escape_codes_and_no_cut_text_where_the_output_is_no_terminal(store: Store) -> None:
     long = "x" * 5000
-    command = [sys.executable, "-m", "whorl", "sql", "--store", store.root, f"select '{long}' as a, 1 as b"]
+    command = [sys.executable, "-m", "whorl", "sql", "--store", str(store.root), f"select '{long}' as a, 1 as b"]
     for variables in sample([{"FORCE_COLOR": "1", "CLICOLOR_FORCE": "1"}, {"NO_COLOR": "1"}, {}], short=1):
         environment = {**os.environ, "COLUMNS": "40", **variables}
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,7 +28,7 @@ def spelled(metric: Metric) -> str:
     return Series(stem(metric), UNITS[metric.unit], kind, "", (), (), ()).prometheus
 
 
-def batch(rows: list[Mapping[str, Any]]) -> pa.RecordBatch:
+def batch(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
     """Rows of the same columns; cluster "c" where they name none."""
     whole = [{"cluster": "c"} | dict(row) for row in rows]
     names = list(whole[0])
