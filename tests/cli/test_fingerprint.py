@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -45,10 +46,7 @@ def fleet(built_once: BuiltOnce) -> Path:
     return built_once("diff-fleet", build) / "S"
 
 
-Command = tuple[str, *tuple[object, ...]]
-
-
-def diff(store: object, *options: str, before: str = "2026-09-05", after: str = "2026-09-10") -> Command:
+def diff(store: object, *options: str, before: str = "2026-09-05", after: str = "2026-09-10") -> tuple[Any, ...]:
     return ("verdicts diff --store", store, "--before", before, "--after", after, *options)
 
 

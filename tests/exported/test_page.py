@@ -44,7 +44,7 @@ def _filled(root: Path) -> None:
     at, nothing, doubled = NOW + SECOND, dict.fromkeys(EVERY), {name: 2 * number for name, number in EVERY.items()}
     with journal_of(store) as journal:
         journal.append_batch(batch([{"ts": NOW, "gpu": "lost", **EVERY, "quality": None}]))
-        newest = [
+        newest: list[Mapping[str, Any]] = [
             {"ts": at, "gpu": "g1", **EVERY, "quality": "power_stuck,power_slow"},
             {"ts": at, "gpu": "g2", **doubled, "quality": None},
             {"ts": at, "gpu": "lost", **nothing, "quality": "lost"},
