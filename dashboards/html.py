@@ -265,10 +265,10 @@ def _listing_columns(part: Listing) -> dict[str, Any]:
 def _rounded(values: Sequence[float | None], digits: int) -> list[float | int | None]:
     """The values to so many digits; None for what is not known."""
     column = np.array(values, dtype=np.float64).round(digits)
-    known = np.isfinite(column)
-    whole = np.where(known, column, 0.0)
-    numbers = (whole if digits else whole.astype(np.int64)).tolist()
-    return [number if is_known else None for number, is_known in zip(numbers, known.tolist(), strict=True)]
+    finite = np.isfinite(column)
+    filled = np.where(finite, column, 0.0)
+    numbers = (filled if digits else filled.astype(np.int64)).tolist()
+    return [number if is_known else None for number, is_known in zip(numbers, finite.tolist(), strict=True)]
 
 
 # -- files -------------------------------------------------------------------------------------------------------

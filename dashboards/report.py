@@ -395,8 +395,8 @@ def report_document(looked: Looked, *, planted: Sequence[Planted] | None = None,
     if looked.energy is not None:
         parts.append(replace(summary_section(looked.energy), folded=True))
     tables = [documents.run_figures(campaign), documents.conditions(campaign)]
-    known = [table for table in tables if table is not None]
-    parts.append(Section("What was measured", [documents.about(campaign), *known], folded=True, anchor="measured"))
+    conditions = [table for table in tables if table is not None]
+    parts.append(Section("What was measured", [documents.about(campaign), *conditions], folded=True, anchor="measured"))
     replicates = next((row.replicates for row in looked.spread if row.level == "gpu"), None)
     parts.append(documents.definitions(looked.judged, noun, replicates))
     remarks = [*_remarks(looked), *(f"{capital(note)}" for note in notes), *looked.firmware]
@@ -465,11 +465,12 @@ def _where(looked: Looked, noun: str) -> list[Part]:
         strips = {probe: _strips(rows, level, looked) for probe, rows in by_probe.items()}
         caption = f"A strip is a {level}, the slowest first; a point is a GPU. Box: the middle half of its GPUs."
         charts.append(Chart(f"By {level}", caption, strips))
-    known = beside.drop_nulls(["power_w", "slower_pct"])
-    n = known["gpu"].n_unique()
+    measured = beside.drop_nulls(["power_w", "slower_pct"])
+    n = measured["gpu"].n_unique()
     if n > 1:
         powers = {
-            str(probe): _power(by_probe[str(probe)], looked) for probe in known["workload"].unique(maintain_order=True)
+            str(probe): _power(by_probe[str(probe)], looked)
+            for probe in measured["workload"].unique(maintain_order=True)
         }
         caption = (
             f"A point is a GPU (n = {n:,} with a known power). Top left: slow at little power, so something holds it "

@@ -160,8 +160,8 @@ class EventKind(Code):
     SOURCE_GONE = "source_gone", "a source, as an engine or an exporter, does not answer any more"
     SOURCE_BACK = ("source_back", "it answers again after `duration_ns`; what it did not keep of that time is "
                    "missing", "duration_ns")
-    EXPORTER = ("exporter", "what readers of its numbers should know about an exporter's page: what is wrong on it, or "
-                "has another name; with a `metric`, what of it is NULL or called otherwise", "metric")
+    EXPORTER = ("exporter", "what readers of its numbers should know about an exporter's page: what is wrong on it; "
+                "with a `metric`, what of it is NULL", "metric")
     SOURCE_VERSION = "source_version", "the software of the source has this `version`", "version"
 
     # of a collector

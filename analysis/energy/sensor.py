@@ -78,12 +78,16 @@ _SHIFTS_S = np.arange(-3, 4) / 10  # how much later than power utilisation may b
 
 def beside(flags: Flags) -> Flags:
     """By interval, whether one of its ends has the flag."""
-    return np.append(flags[1:] | flags[:-1], False)
+    either = np.zeros(len(flags), bool)
+    np.logical_or(flags[1:], flags[:-1], out=either[:-1])
+    return either
 
 
 def steps(values: NDArray[Any]) -> NDArray[Any]:
     """From each value to the next; 0 from the last one."""
-    return np.diff(values, append=values[-1:])
+    grown = np.zeros_like(values)
+    np.subtract(values[1:], values[:-1], out=grown[:-1])
+    return grown
 
 
 @dataclass(frozen=True)
@@ -517,7 +521,9 @@ def _around(times: Floats, together: Flags) -> tuple[Floats, Floats]:
 
 def _before(flags: Flags) -> Flags:
     """By reading, whether the interval before it has the flag."""
-    return np.append(False, flags[:-1])
+    before = np.zeros(len(flags), bool)
+    before[1:] = flags[:-1]
+    return before
 
 
 def _is_idle(sensed: SensedPower, idle_w: Floats, limit_w: float) -> bool:

@@ -83,8 +83,14 @@ def _stand_out(looked: Looked) -> list[dict[str, Any]]:
     """One row a GPU that has verdicts: the worst of them."""
     places = {row["gpu"]: row for row in looked.campaign.gpus.select("gpu", "node", "cabinet", "slot").to_dicts()}
     return [
-        {**places[gpu], "name": looked.names[gpu], "cause": own[0].kind, "looks": because(own[0]), "p": own[0].p}
-        for gpu, own in looked.verdicts.items()
+        {
+            **places[gpu],
+            "name": looked.names[gpu],
+            "cause": of_gpu[0].kind,
+            "looks": because(of_gpu[0]),
+            "p": of_gpu[0].p,
+        }
+        for gpu, of_gpu in looked.verdicts.items()
     ]
 
 

@@ -83,12 +83,12 @@ def explain(gpu: Explained) -> dict[str, Any]:
 
 def judged(gpu: Explained) -> dict[str, Any]:
     """When the GPUs were judged, of how many, and how many runs are newer."""
-    found = gpu.found
+    judged = gpu.found
     return {
-        "at": None if found is None else found.judged_at,
+        "at": None if judged is None else judged.judged_at,
         "gpus": gpu.judged,
-        "newer_runs": None if found is None else found.newer.runs,
-        "newer_events": None if found is None else found.newer.facts,
+        "newer_runs": None if judged is None else judged.newer.runs,
+        "newer_events": None if judged is None else judged.newer.facts,
     }
 
 

@@ -86,11 +86,11 @@ def _report_of_gpu(
     root = folder(store)
     full = document(gpu, root)
     write_page(Path(out), page(full))
-    found = what_was_found(gpu.row, gpu.runs, gpu.found, gpu.events, store=root)
+    section = what_was_found(gpu.row, gpu.runs, gpu.found, gpu.events, store=root)
     written = f"The page: {out} (open it in a browser; it needs no network)."
     return Reply(
         gpu,
         partial(explain, gpu),
-        lambda: Document(full.title, [f"{full.title}.", *found.parts, written]),
+        lambda: Document(full.title, [f"{full.title}.", *section.parts, written]),
         rows=RowList("places"),
     )

@@ -289,12 +289,12 @@ class FleetView:
             rows = rows.sort(pl.col(figure.apart).abs(), descending=True, nulls_last=True).head(MOST)
         typical = self.rows["time"].median()
         digits = 4 if not isinstance(typical, float) else min(max(_DIGITS - 1 - floor(log10(typical)), 0), 9)
-        own = {
+        of_gpu = {
             figure.value: Column(figure.name, "number", figure.digits, figure.unit),
             f"{figure.value}_low {figure.value}_high": Column(f"{figure.name}, 95 %", "interval", figure.digits),
             f"{figure.key}_n": Column("its runs", "count"),
         }
-        columns = {**_WHO, **({} if figure in GPU_FIGURES else own), **_MEASURED}
+        columns = {**_WHO, **({} if figure in GPU_FIGURES else of_gpu), **_MEASURED}
         columns["time"] = replace(columns["time"], digits=digits)
         sort = figure.apart if figure is GPU_FIGURES[0] else figure.value
         return frame_table(rows, columns, "All GPUs"), GridOptions(list(columns), rows["gpu"].to_list(), sort)

@@ -61,14 +61,14 @@ def read_gpu(reading: Reading, row: Row) -> OneGpu:
     compared = Compared.read(store, judgement, keys, peers=True)
     workloads = set(compared.levels["workload"])
     runs = own_runs(store, cluster, keys, row["model"], workloads=workloads)
-    found = None
+    explained = None
     if newest is not None:
         newer = reading.kept(("newer", cluster), lambda: newest.newer(store), tables=("runs", *_JUDGED))
-        found = Found.of(newest, row, workloads, newer)
+        explained = Found.of(newest, row, workloads, newer)
     figures = reading.answer(standing.figures, cluster, tables=("fingerprints", "runs"))
     return OneGpu(
         row,
-        found,
+        explained,
         compared.places,
         compared.lines(timed(runs)),
         shared(known(reading), row),
@@ -143,10 +143,10 @@ def _body(reading: Reading, row: Row, state: State) -> list[Component]:
     titles = [part.title if isinstance(part, Section) else "" for part in parts]
     place = titles.index("What was found") + 1
     newest = html.Div([html.Div(id=_NEWEST), dcc.Interval(id=_AGAIN, interval=_AGAIN_MS)])
-    head, which, rest = (
+    head, which, remaining = (
         components(part, address) for part in (parts[:place], parts[place : place + 1], parts[place + 1 :])
     )
-    return [*head, _links(reading, gpu, state), *which, newest, *rest]
+    return [*head, _links(reading, gpu, state), *which, newest, *remaining]
 
 
 def _links(reading: Reading, gpu: OneGpu, state: State) -> Component:

@@ -61,8 +61,8 @@ def _answers(reading: Reading, state: State) -> list[Component]:
     link = partial(state.href, cluster=fleet.judgement.cluster, findings=None)
 
     def address(page: str, name: str, _: str | None) -> str | None:
-        whole = name if name in names else next((full for full in names if full.startswith(name)), None)
-        return None if whole is None else link(page, gpu=(whole,))
+        full_name = name if name in names else next((full for full in names if full.startswith(name)), None)
+        return None if full_name is None else link(page, gpu=(full_name,))
 
     if state.findings == "all":
         every = replace(table(verdicts, fleet.gpus["gpu"]), most=None)

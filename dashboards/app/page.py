@@ -328,10 +328,10 @@ def following(app: Dash, path: str, *parts: Any, **options: Any) -> Callable[[Ca
 
 def slow_parts(path: str) -> list[Component]:
     """Room for an answer that takes long, of the page `path`: `follow_slowly` fills it."""
-    made = html.Span(id=f"{path}-made", className="soft")
+    made_at = html.Span(id=f"{path}-made", className="soft")
     again = html.Button("Reload", id=f"{path}-again", type="button", n_clicks=0, hidden=True)
     return [
-        html.Div([made, again, html.Span(id=f"{path}-doing", role="status")], className="made"),
+        html.Div([made_at, again, html.Span(id=f"{path}-doing", role="status")], className="made"),
         html.Div(id=f"{path}-body"),
         dcc.Interval(f"{path}-poll", interval=_POLL_MS, disabled=True),
         dcc.Store(f"{path}-drawn"),

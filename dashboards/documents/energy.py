@@ -272,8 +272,8 @@ def _drawn(answer: EnergyAnswer) -> list[tuple[str, str]]:
             part = parts[kind.value]
             is_known = total["energy_j"] and part["energy_j"]
             share = f" ({part_of(part['energy_j'], total['energy_j'])})" if is_known else ""
-            head, colon, rest = meaning.partition(":")
-            figures.append(energy_tile(part, f"{head}{share}{colon}{rest}"))
+            head, colon, remaining = meaning.partition(":")
+            figures.append(energy_tile(part, f"{head}{share}{colon}{remaining}"))
         else:  # of a GPU whose energy is not known, nobody knows a part either
             figures.append((MISSING if total["energy_j"] is None else "0 Wh", meaning))
     return figures

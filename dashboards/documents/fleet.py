@@ -244,14 +244,14 @@ def noun_of(campaign: Probed) -> str:
 
 def what_ran(campaign: Probed, gpus: int) -> str:
     """What was measured, in a sentence without a full stop."""
-    made = "simulated " if campaign.simulated else ""
+    simulated = "simulated " if campaign.simulated else ""
     nodes = campaign.gpus["node"].drop_nulls().n_unique()
-    where = f" on {many(nodes, 'node')}" if nodes else ""
+    on_nodes = f" on {many(nodes, 'node')}" if nodes else ""
     upto = "up to " if campaign.maybe_twice else ""
-    counted = many(gpus, " ".join(f"{made}{' and '.join(campaign.models)} GPU".split()))
+    counted = many(gpus, " ".join(f"{simulated}{' and '.join(campaign.models)} GPU".split()))
     source = f"in campaign {campaign.campaign}" if campaign.campaign else f"on cluster {campaign.cluster}"
     return (
-        f"{upto}{counted}{where} ran {many(len(campaign.probes), noun_of(campaign))} {source}: "
+        f"{upto}{counted}{on_nodes} ran {many(len(campaign.probes), noun_of(campaign))} {source}: "
         f"{many(campaign.runs.height, 'run')}, {_valid(campaign)} of them valid"
     )
 
@@ -359,25 +359,29 @@ _RUN_FIGURES = (  # column, head
 
 def run_figures(campaign: Probed) -> Table | None:
     """Power, rates and the other figures of each probe: the median GPU and the middle nine tenths."""
-    known = [(name, head) for name, head in _RUN_FIGURES if campaign.runs[name].is_not_null().any()]
-    if not known:
+    figures = [(name, head) for name, head in _RUN_FIGURES if campaign.runs[name].is_not_null().any()]
+    if not figures:
         return None
     rows = []
     for probe in campaign.probes:
         runs = campaign.runs.filter(pl.col("workload") == probe)
-        rows.append([probe, runs["gpu"].n_unique(), *(_middle(runs[name]) for name, _ in known)])
-    columns: list[Column | str] = [noun_of(campaign), Column("GPUs", "count"), *(Column(head) for _, head in known)]
+        rows.append([probe, runs["gpu"].n_unique(), *(_middle(runs[name]) for name, _ in figures)])
+    columns: list[Column | str] = [
+        noun_of(campaign),
+        Column("GPUs", "count"),
+        *(Column(head) for _, head in figures),
+    ]
     below = "The median GPU (5th to 95th percentile)."
-    if any(name in ("energy", "efficiency") for name, _ in known):
+    if any(name in ("energy", "efficiency") for name, _ in figures):
         below += " Energy is that of one repetition, by the energy counter where there is one, else power times time."
     return Table(columns, rows, "Power, energy and rates", below, cards=True)
 
 
 def _middle(values: pl.Series) -> str | None:
-    known = values.drop_nulls().cast(pl.Float64)
-    if known.is_empty():
+    numbers = values.drop_nulls().cast(pl.Float64)
+    if numbers.is_empty():
         return None
-    low, middle, high = (number(known.quantile(at, "linear"), 3) for at in (0.05, 0.5, 0.95))
+    low, middle, high = (number(numbers.quantile(at, "linear"), 3) for at in (0.05, 0.5, 0.95))
     return f"{middle} ({low} to {high})" if low != high else middle
 
 
@@ -435,12 +439,12 @@ def about(campaign: Probed) -> Facts:
     """What was measured, when, and with which software."""
     began = campaign.runs.select(pl.col("began").min()).item()
     ended = campaign.runs.select(pl.coalesce("ended", "began").max()).item()  # imported runs may say no end
-    when = MISSING if began is None else f"{second(began)} to {second(ended)} UTC"
+    period = MISSING if began is None else f"{second(began)} to {second(ended)} UTC"
     pairs = [
         ("cluster", campaign.cluster),
         ("campaign", campaign.campaign or "none: all runs of the cluster"),
         *([("models", ", ".join(campaign.models))] if campaign.models else []),
-        ("measured", f"{when}{', simulated' if campaign.simulated else ''}"),
+        ("measured", f"{period}{', simulated' if campaign.simulated else ''}"),
     ]
     stated = campaign.runs["conditions"].struct.unnest()
     for key, name in (

@@ -102,8 +102,8 @@ def document(gpu: Explained, store: str) -> Document:
 
 def _in_short(row: Row) -> str:
     key = "" if row["gpu"] == row["name"] else f" ({row['gpu']})"
-    known = [f"{word} {row[column]}" for column, word in _PLACE.items() if row[column] is not None]
-    return f"{row['name']}{key}: {row['model'] or 'a GPU of unknown model'}; {', '.join(known)}."
+    facts = [f"{word} {row[column]}" for column, word in _PLACE.items() if row[column] is not None]
+    return f"{row['name']}{key}: {row['model'] or 'a GPU of unknown model'}; {', '.join(facts)}."
 
 
 def shared_document(shared: SharedFinding, store: str) -> Document:
@@ -246,8 +246,8 @@ def which(row: Row, shared: Mapping[str, tuple[int, int]], own_runs: pl.DataFram
     """Who the GPU is, and how many of its peers have the same driver, VBIOS and limit. n/a where nobody told."""
 
     def same(name: str) -> str:
-        n, known = shared.get(name, (0, 0))
-        return "" if known < 2 else f", as {n:,} of {known:,} {peers(row['model'])}"
+        n, counted = shared.get(name, (0, 0))
+        return "" if counted < 2 else f", as {n:,} of {counted:,} {peers(row['model'])}"
 
     pairs = [
         (word, f"{MISSING if row[name] is None else row[name]}{same(name) if row[name] is not None else ''}")

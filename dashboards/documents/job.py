@@ -226,8 +226,8 @@ def _beside(answer: EnergyAnswer) -> Section:
         (Column("GPUs there", "count"), "gpus"),
         (Column("of these, GPUs of this job", "count"), "shared"),
     ]
-    said = f"{many(others.height, 'job')} had GPUs on its nodes at that time."
-    return Section(title, [table_of(columns, others.to_dicts(), most=_BESIDE)], said)
+    sentence = f"{many(others.height, 'job')} had GPUs on its nodes at that time."
+    return Section(title, [table_of(columns, others.to_dicts(), most=_BESIDE)], sentence)
 
 
 # -- what it would take elsewhere ---------------------------------------------------------------------------------

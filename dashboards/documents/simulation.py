@@ -60,9 +60,9 @@ def _sim_parts(stored: Stored, fleet: Fleet, load: Load, spoken: str, *, store: 
         f"{iso(stored.began_ns)} to {iso(stored.ended_ns)}: campaign {stored.campaign}"
     )
     for fault in stored.planted[:_MOST_LISTED]:
-        when = "" if fault.began_ns is None else f", from {iso(fault.began_ns)}"
-        when += "" if fault.ended_ns is None else f" to {iso(fault.ended_ns)}"
-        yield f"planted {fault.label}: {fault.name} ({fault.uuid}){when}"
+        period = "" if fault.began_ns is None else f", from {iso(fault.began_ns)}"
+        period += "" if fault.ended_ns is None else f" to {iso(fault.ended_ns)}"
+        yield f"planted {fault.label}: {fault.name} ({fault.uuid}){period}"
     if len(stored.planted) > _MOST_LISTED:
         yield f"planted {len(stored.planted) - _MOST_LISTED:,} more: they are in the table `truth`"
     if not stored.planted:

@@ -135,8 +135,8 @@ def _facts(found: Status, store: str) -> Iterator[tuple[str, str]]:
     yield "late rows", count(found.late_rows)
     yield "durability", found.durability
     if found.to_be_removed and found.removed_at is not None:
-        when = _time(int(found.removed_at * 1e9))
-        yield "replaced", f"{many(found.to_be_removed, 'file')}, which the first whorl command after {when} removes"
+        moment = _time(int(found.removed_at * 1e9))
+        yield "replaced", f"{many(found.to_be_removed, 'file')}, which the first whorl command after {moment} removes"
     for log in found.logs:
         yield "table log", f"{log.log}, {log_state(log, store)}"
     for path, reason in found.skipped.items():

@@ -127,13 +127,13 @@ def _repeats(run: Variability) -> Iterator[str]:
         yield f"ICC by job {with_interval(job.value, job.low, job.high)} ({count(job.groups)} jobs)"
     # If each GPU has one run, GPU and run cannot be separated: the last share is that of both.
     labels = {"gpu": "GPU", "run": "run" if shares["gpu"] is not None else "GPU and run"}
-    known = [
+    parts = [
         f"{labels.get(name, name)} {100 * shares[name]:.0f} %"
         for name in ("cabinet", "node", "gpu", "run")
         if shares[name] is not None
     ]
-    if known:
-        yield f"shares of the variance: {', '.join(known)} (n {count(shares['n'])}, {count(shares['gpus'])} GPUs)"
+    if parts:
+        yield f"shares of the variance: {', '.join(parts)} (n {count(shares['n'])}, {count(shares['gpus'])} GPUs)"
 
 
 def _correlations(row: Variability) -> Iterator[str]:

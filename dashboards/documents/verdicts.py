@@ -80,16 +80,16 @@ def headline(judgement: Judgement, counted: GpuCounts | None = None) -> str:
         if not counted.gpus:
             return "Nothing could be judged."
         return f"None of {subjects} could be judged." if counted.gpus > 1 else "The one GPU could not be judged."
-    rest = fine(counted.judged, odd, judgement.smallest)
-    if counted.upper_bounds and rest:
-        rest = "The others are fine." if sees_enough(judgement.smallest) else "Nothing was found about the others."
+    others = fine(counted.judged, odd, judgement.smallest)
+    if counted.upper_bounds and others:
+        others = "The others are fine." if sees_enough(judgement.smallest) else "Nothing was found about the others."
     if newer := sum(gap.why is Gap.NEWER for gap in judgement.not_judged):
-        rest = f"{many(newer, 'finding')} of a newer whorl cannot be read."
+        others = f"{many(newer, 'finding')} of a newer whorl cannot be read."
     if not odd:
         none = "No GPU is slow or faulty." if judgement.rows else "No GPU stands out."
-        return f"{none} {rest}".rstrip()
+        return f"{none} {others}".rstrip()
     upto = "up to " if counted.upper_bounds else ""
-    return f"{odd:,} of {upto}{subjects} {'stands' if odd == 1 else 'stand'} out. {rest}".rstrip()
+    return f"{odd:,} of {upto}{subjects} {'stands' if odd == 1 else 'stand'} out. {others}".rstrip()
 
 
 def fine(judged: int, odd: int, smallest: Sequence[Smallest]) -> str:

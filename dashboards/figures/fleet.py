@@ -305,12 +305,12 @@ class Strips:
             pl.col(level).fill_null("unknown").alias("place"),
             pl.col(value).cast(pl.Float64),
         ).with_row_index("index")
-        known = named.drop_nulls(value)
-        boxes = by_place(known, "place", (value,))
+        placed_gpus = named.drop_nulls(value)
+        boxes = by_place(placed_gpus, "place", (value,))
         cut = boxes if boxes.height <= STRIPS else pl.concat([boxes.head(STRIPS // 2), boxes.tail(STRIPS // 2)])
-        placed = known.join(cut.select("place").with_row_index("strip"), on="place", maintain_order="left")
+        placed = placed_gpus.join(cut.select("place").with_row_index("strip"), on="place", maintain_order="left")
         within = (pl.int_range(pl.len()).over("place") + 0.5) / pl.len().over("place") - 0.5
-        scale = Scale.of(known[value].to_numpy())
+        scale = Scale.of(placed_gpus[value].to_numpy())
         x, y = (np.full(rows.height, nothing, dtype=np.float32) for nothing in (0, np.nan))
         index = placed["index"].to_numpy()
         x[index] = placed.select(pl.col("strip") + _STRIP * within).to_series().to_numpy()
@@ -397,9 +397,11 @@ class Powered:
     @classmethod
     def of(cls, rows: pl.DataFrame) -> Powered:
         """`rows`: with power_w and slower_pct."""
-        both = pl.col("power_w").is_not_null() & pl.col("slower_pct").is_not_null()
+        has_figures = pl.col("power_w").is_not_null() & pl.col("slower_pct").is_not_null()
         x, y = (
-            rows.select(pl.when(both).then(pl.col(name).cast(pl.Float64)))[name].fill_null(float("nan")).to_numpy()
+            rows.select(pl.when(has_figures).then(pl.col(name).cast(pl.Float64)))[name]
+            .fill_null(float("nan"))
+            .to_numpy()
             for name in ("power_w", "slower_pct")
         )
         scale = Scale.of(y)

@@ -189,8 +189,8 @@ def picture(grid: Grid, marked: Mapping[str, Look], judged: Mapping[str, bool] |
     for gpu, (row, column) in grid.cell.items():
         cells[row, column] = np.fmax(cells[row, column], float(known.get(gpu, not known)))
     frame = _Frame.of(grid)
-    both = (("nothing found", 1, _FINE), ("not judged", 0, _UNJUDGED))
-    states = [state for state in both if (cells == state[1]).any()]
+    usual_states = (("nothing found", 1, _FINE), ("not judged", 0, _UNJUDGED))
+    states = [state for state in usual_states if (cells == state[1]).any()]
     fills = [f"<path fill='{colour}' d='{frame.path(cells == state)}'/>" for _, state, colour in states]
     legend = [(name, svg(f"<path fill='{colour}' d='M1 1h10v10h-10z'/>", 12, 12)) for name, _, colour in states]
     odd = {grid.cell[gpu]: gpu for gpu in sorted(marked) if gpu in grid.cell}
