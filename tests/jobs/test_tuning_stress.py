@@ -90,7 +90,7 @@ def test_a_search_for_spread_finds_a_kernel_that_tells_gpus_apart_about_as_well_
     150 and 237: far less apart than the 95 % intervals are wide."""
     bench = kernels_in(drawn_fleet(8, model, 1 + seed))
     rivals = None if is_long() else ("launch",)
-    options = StressSearchOptions(goal="spread", trials=count(60, short=16), seed=seed, rivals=rivals)
+    options = StressSearchOptions(goal="spread", trials=count(60, short=26), seed=seed, rivals=rivals)
     report = search_stress(bench, options)
     assert report.best_probe is not None
     best = report.best_probe.value
