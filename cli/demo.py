@@ -159,13 +159,13 @@ def sim(
     With runs= only runs and results at the steady state are stored. The table `truth` gets the planted faults. The
     same arguments give the same campaign: if it was interrupted, run it again to go on.
     """
-    from ..dashboards.documents import simulation as documents
     from ..probes.loads import refuse_steady, refuse_time, run_load, run_steady
     from ..simulation.fleet import Fleet
     from ..simulation.load import find_load
     from ..simulation.models import find_model
     from ..simulation.spread import USUAL, find_population
     from ..store import Store
+    from .documents import simulation as documents
     from .output import ProgressBar, print_answer
 
     gpu_model = find_model(chosen.pop("model"))

@@ -122,13 +122,13 @@ def test_a_day_of_an_open_journal_waits_and_it_is_said(store: Store) -> None:
     with open_journal(store) as journal:
         journal.append_batch(batch(["a"], 3, 30))
         code, text = whorl("prune", "--store", store.root, "--keep", "1d", "--offline")
-        assert (code, "1 day is left" in text) == (0, True), text
+        assert (code, "left: 1 day that another process" in text) == (0, True), text
         assert len(seen(store)) == 10
 
 
 def test_the_status_tells_rows_files_writers_and_fits_a_terminal(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "width", lambda: 80)
-    assert "telemetry     none at full rate; 0 minutes of older telemetry" in whorl("status", "--store", store.root)[1]
+    assert "telemetry   none at full rate; 0 minutes of older telemetry" in whorl("status", "--store", store.root)[1]
     store.append({"telemetry": readings([0, 1, 2])}, "x")
     store.append({"telemetry": readings([1])}, "again")
     leave_journal(store, batch(["b"], 70, 1), name="dead")
@@ -149,8 +149,8 @@ def test_the_status_tells_rows_files_writers_and_fits_a_terminal(store: Store, m
         copy = Store.open(shutil.copytree(store.root, store.root.with_name("copy")))
         assert [one.alive for one in status(copy).journals] == [False, False], "nobody writes in a copy"
         lines = whorl("status", "--store", store.root)[1].splitlines()
-    assert any(line.startswith("telemetry     2023-11-15 00:00:00 to 2023-11-15 00:01:10 (UTC) ") for line in lines)
-    assert any(line.startswith("durability    every append is made durable") for line in lines)
+    assert any(line.startswith("  telemetry   2023-11-15 00:00:00 to 2023-11-15 00:01:10 (UTC) ") for line in lines)
+    assert any(line.startswith("  durability  every append is made durable") for line in lines)
     assert not [line for line in lines if len(line) > 80]
     far = readings([0]).set_column(0, "ts", pa.array([253_402_300_799_000_000], pa.timestamp("us")))
     store.append({"telemetry": far}, "far")

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from math import inf
 from typing import Any
 
+from ...dashboards.document import Column, Command, Document, Facts, Part, Section, Table, TableColumns
+from ...dashboards.words import many, number
 from ...probes.loads import Stored
 from ...simulation import describe
 from ...simulation.faults import FAULTS, Fault
@@ -15,8 +17,6 @@ from ...simulation.load import LOADS, Load
 from ...simulation.models import PARAMETERS, GpuModel
 from ...simulation.spread import POPULATION_SAYS
 from ...store.instants import iso
-from ..document import Column, Command, Document, Facts, Part, Section, Table, TableColumns
-from ..words import many, number
 
 _MOST_LISTED = 12  # planted faults that are printed
 _OF_POWER = "select gpu, avg(power_mw) / 1e3 as w from telemetry group by gpu order by w desc limit 5"
