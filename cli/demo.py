@@ -189,8 +189,8 @@ def sim(
         refuse_time(hours, interval_s)
     opened = Store.create(store)  # only after everything else was checked
     where: dict[str, Any] = {"cluster": stated.get("cluster"), "began_ns": began_ns}
-    with ProgressBar() as shown:
-        where["progress"] = lambda share: shown.say(f"simulating: {100 * share:.0f} %")
+    with ProgressBar() as progress_bar:
+        where["progress"] = lambda share: progress_bar.say(f"simulating: {100 * share:.0f} %")
         if steady:
             stored = run_steady(opened, fleet, load, runs=runs, every_s=every_s, **where)
         else:

@@ -137,7 +137,7 @@ def otlp(store: str, endpoint: str, interval: float, max_age: float, once: bool)
         exporter.start()
         tell(f"sending the metrics of {store} to {sender.url} every {interval:g} s")
         _say_if_idle(exporter, max_age)
-        said, due = "", time.monotonic()
+        sentence, due = "", time.monotonic()
         while not signals.came:
             if time.monotonic() < due:
                 time.sleep(min(_LOOK_S, interval))
@@ -145,12 +145,12 @@ def otlp(store: str, endpoint: str, interval: float, max_age: float, once: bool)
             due = max(due + interval, time.monotonic())
             try:
                 sender.send()
-                if said:
+                if sentence:
                     tell("the metrics arrive again")
-                said = ""
+                sentence = ""
             except WhorlError as error:
-                if str(error) != said:
-                    said = str(error)
-                    tell(f"{said}; it is tried again every {interval:g} s")
+                if str(error) != sentence:
+                    sentence = str(error)
+                    tell(f"{sentence}; it is tried again every {interval:g} s")
         sender.close()
         exporter.close()

@@ -59,30 +59,33 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
     from .output import print_json, say, show
 
     exclusive("as_json", "as_markdown")({"as_json": as_json, "as_markdown": as_markdown})
-    known = [table.name for table in TABLES] + [view.name for view in VIEWS]
-    unknown = [name for name in tables if name not in known]
+    names = [table.name for table in TABLES] + [view.name for view in VIEWS]
+    unknown = [name for name in tables if name not in names]
     if unknown:
-        raise InputError(f"there is no table {unknown[0]!r}; there are {', '.join(known)}")
+        raise InputError(f"there is no table {unknown[0]!r}; there are {', '.join(names)}")
     chosen = [table for table in TABLES if not tables or table.name in tables]
     views = [view for view in VIEWS if not tables or view.name in tables]
     columns = columns_of_views() if as_json or as_markdown or (views and tables) else {}
-    words = [one for one in VOCABULARIES if one.table in {table.name for table in chosen}]
+    words = [vocabulary for vocabulary in VOCABULARIES if vocabulary.table in {table.name for table in chosen}]
     if as_json:
         print_json(
             {
                 "schema": "whorl.schema/1",
                 "format": FORMAT,
-                "tables": [{"name": one.name, "row": one.row, "columns": _dicts(one.columns)} for one in chosen],
+                "tables": [
+                    {"name": vocabulary.name, "row": vocabulary.row, "columns": _dicts(vocabulary.columns)}
+                    for vocabulary in chosen
+                ],
                 "views": [
                     {"name": v.name, "row": v.row, "columns": _dicts(columns[v.name]), "sql": v.sql} for v in views
                 ],
                 "codes": [
                     {
-                        "table": one.table,
-                        "column": one.column,
-                        "rows": [dict(zip(one.header, row, strict=True)) for row in one.rows],
+                        "table": vocabulary.table,
+                        "column": vocabulary.column,
+                        "rows": [dict(zip(vocabulary.header, row, strict=True)) for row in vocabulary.rows],
                     }
-                    for one in words
+                    for vocabulary in words
                 ],
             }
         )
@@ -95,17 +98,17 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
         rows = _cells(table.columns)
         show([Cells(heads, rows, title=f"{table.name}: one row is {table.row}")])
         click.echo()
-        for one in words:
-            if one.table == table.name:
+        for vocabulary in words:
+            if vocabulary.table == table.name:
                 code_heads = [
                     Head(
                         head,
                         "sentence" if head in ("columns", "meaning") else "text",
                         drops=int(head in ("counter", "type")),
                     )
-                    for head in one.header
+                    for head in vocabulary.header
                 ]
-                show([Cells(code_heads, one.rows, title=f"{one.title} holds:")])
+                show([Cells(code_heads, vocabulary.rows, title=f"{vocabulary.title} holds:")])
                 click.echo()
     for view in views:
         if tables:
@@ -144,41 +147,41 @@ def as_document(
     parts += [_line(column) for column in sorted(common, key=lambda column: column.name)]
     for table in tables:
         parts += ["", f"## {table.name}", "", f"One row is {table.row}."]
-        shown = list(table.columns)
-        if table.name in _OF_TELEMETRY and any(one.name == "telemetry" for one in tables):
+        listed_columns = list(table.columns)
+        if table.name in _OF_TELEMETRY and any(vocabulary.name == "telemetry" for vocabulary in tables):
             parts[-1] += f" {_OF_TELEMETRY[table.name]}"
-            shown = [column for column in shown if column.name not in OF_TELEMETRY]
+            listed_columns = [column for column in listed_columns if column.name not in OF_TELEMETRY]
         for earlier in tables[: tables.index(table)]:
-            if set(earlier.names) <= {column.name for column in shown}:
+            if set(earlier.names) <= {column.name for column in listed_columns}:
                 parts[-1] += f" It has all columns of `{earlier.name}`, and:"
-                shown = [column for column in shown if column.name not in earlier.names]
+                listed_columns = [column for column in listed_columns if column.name not in earlier.names]
         reads = {name: sources for name, *sources in _metrics()} if table.name == "telemetry" else {}
-        above = [f"`{column.name}`" for column in shown if column in common]
+        above = [f"`{column.name}`" for column in listed_columns if column in common]
         if above:
             parts[-1] += f" Columns explained above: {', '.join(above)}."
-        shown = [column for column in shown if column not in common and not _is_key(column)]
-        parts += ["", *(_line(column, reads.get(column.name, ())) for column in shown)]
-        for one in words:
-            if one.table == table.name:
-                heads = [head for head in one.header[1:] if head != "meaning"]
-                parts += ["", f"### Codes of `{one.title}`", ""]
+        listed_columns = [column for column in listed_columns if column not in common and not _is_key(column)]
+        parts += ["", *(_line(column, reads.get(column.name, ())) for column in listed_columns)]
+        for vocabulary in words:
+            if vocabulary.table == table.name:
+                heads = [head for head in vocabulary.header[1:] if head != "meaning"]
+                parts += ["", f"### Codes of `{vocabulary.title}`", ""]
                 parts += [f"In brackets: {', '.join(heads)}.", ""] if heads else []
-                parts += [_code_line(one, row) for row in one.rows]
-    known = {(column.name, column.description) for table in tables for column in table.columns}
+                parts += [_code_line(vocabulary, row) for row in vocabulary.rows]
+    explained = {(column.name, column.description) for table in tables for column in table.columns}
     for view in views:
         parts += ["", f"## {view.name} (view)", "", f"One row is {view.row}."]
-        rest = list(columns[view.name])
-        for whole in (*tables, MINUTES, TELEMETRY):
-            if set(whole.names) <= {column.name for column in rest}:
-                parts[-1] += f" It has all columns of `{whole.name}`."
-                rest = [column for column in rest if column.name not in whole.names]
-        own = [column for column in rest if (column.name, column.description) not in known]
-        other = [f"`{column.name}`" for column in rest if column not in own and not _is_key(column)]
-        if other:
-            parts[-1] += f" Columns explained above: {', '.join(other)}."
-        if own:
-            parts += ["", *(_line(column) for column in own)]
-        known |= {(column.name, column.description) for column in own}
+        view_columns = list(columns[view.name])
+        for whole_table in (*tables, MINUTES, TELEMETRY):
+            if set(whole_table.names) <= {column.name for column in view_columns}:
+                parts[-1] += f" It has all columns of `{whole_table.name}`."
+                view_columns = [column for column in view_columns if column.name not in whole_table.names]
+        own_columns = [column for column in view_columns if (column.name, column.description) not in explained]
+        elsewhere = [f"`{column.name}`" for column in view_columns if column not in own_columns and not _is_key(column)]
+        if elsewhere:
+            parts[-1] += f" Columns explained above: {', '.join(elsewhere)}."
+        if own_columns:
+            parts += ["", *(_line(column) for column in own_columns)]
+        explained |= {(column.name, column.description) for column in own_columns}
     return "\n".join(parts)
 
 
@@ -191,9 +194,9 @@ def _line(column: Column, sources: Sequence[str] = ()) -> str:
     usual = {"": "VARCHAR", "UTC": "TIMESTAMP"}.get(column.unit, "BIGINT")
     about = [*([_type(column)] if _type(column) != usual else []), *([column.unit] if column.unit else [])]
     kind = f" ({', '.join(about)})" if about else ""
-    named = dict(zip(_METRICS_HEADER[1:], sources, strict=False))
-    names = [f"{word}{named[head].replace('nvmlDevice', '')}" for head, word in _SOURCES.items() if named.get(head)]
-    read = f" [{'; '.join([', '.join(sources[:2]), *names])}]" if named else ""
+    by_head = dict(zip(_METRICS_HEADER[1:], sources, strict=False))
+    names = [f"{word}{by_head[head].replace('nvmlDevice', '')}" for head, word in _SOURCES.items() if by_head.get(head)]
+    read = f" [{'; '.join([', '.join(sources[:2]), *names])}]" if by_head else ""
     return f"- `{column.name}`{kind}: {column.description}{read}"
 
 
@@ -201,8 +204,8 @@ def _code_line(codes: Vocabulary, row: Sequence[str]) -> str:
     """A code with what stands beside it in brackets; the meaning last."""
     cells = dict(zip(codes.header, row, strict=True))
     meaning = cells.pop("meaning", "")
-    first, *rest = [cell for cell in cells.values() if cell]
-    beside = f" ({', '.join(rest)})" if rest else ""
+    first, *others = [cell for cell in cells.values() if cell]
+    beside = f" ({', '.join(others)})" if others else ""
     return f"- `{first}`{beside}: {meaning}"
 
 

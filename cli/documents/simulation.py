@@ -49,14 +49,14 @@ def _time(ns: int | None) -> str | None:
     return None if ns is None else iso(ns)
 
 
-def sim_document(stored: Stored, fleet: Fleet, load: Load, spoken: str, *, store: str) -> Document:
-    """What was simulated, planted and stored, and what to do next. `spoken`: the name by which the load was named."""
-    return Document(f"Campaign {stored.campaign}", list(_sim_parts(stored, fleet, load, spoken, store=store)))
+def sim_document(stored: Stored, fleet: Fleet, load: Load, load_name: str, *, store: str) -> Document:
+    """What was simulated, planted and stored, and what to do next. `load_name`: as the load was called."""
+    return Document(f"Campaign {stored.campaign}", list(_sim_parts(stored, fleet, load, load_name, store=store)))
 
 
-def _sim_parts(stored: Stored, fleet: Fleet, load: Load, spoken: str, *, store: str) -> Iterator[Part]:
+def _sim_parts(stored: Stored, fleet: Fleet, load: Load, load_name: str, *, store: str) -> Iterator[Part]:
     yield (
-        f"simulated {stored.gpus:,} {fleet.model.name} GPUs of seed {fleet.seed} under load {spoken}, "
+        f"simulated {stored.gpus:,} {fleet.model.name} GPUs of seed {fleet.seed} under load {load_name}, "
         f"{iso(stored.began_ns)} to {iso(stored.ended_ns)}: campaign {stored.campaign}"
     )
     for fault in stored.planted[:_MOST_LISTED]:
@@ -77,7 +77,7 @@ def _sim_parts(stored: Stored, fleet: Fleet, load: Load, spoken: str, *, store: 
         return
     ends_s = load.first_run_ends_s
     why = f"the first one would end after {ends_s:g} s" if ends_s < inf else "no turn is measured"
-    yield f"no runs: under load {spoken} {why}"
+    yield f"no runs: under load {load_name} {why}"
     yield Command(f'next: whorl sql --store {shlex.quote(store)} "{_OF_POWER}"')
 
 
