@@ -206,10 +206,11 @@ class DaskEngine(Engine):
             try:
                 return future.result(timeout=_LOOK_S)
             except TimeoutError:
-                alone = 0 if self._asked(self._client.nthreads) else alone + 1
+                alone = 0 if self._has_worker() else alone + 1
                 if alone * _LOOK_S >= _ALONE_S:
                     raise EngineError(
-                        f"no worker of Dask has been there for {_ALONE_S} s: start some, and ask again"
+                        f"no worker of Dask has taken a part for {_ALONE_S} s: none is there, or their memory is full; "
+                        "start some with more memory, and ask again"
                     ) from None
             except KilledWorker as error:
                 if begin is not None:
@@ -221,6 +222,11 @@ class DaskEngine(Engine):
                 )
             except (CancelledError, OSError) as error:
                 raise _lost(error) from error
+
+    def _has_worker(self) -> bool:
+        """Whether a worker takes parts: Dask pauses one whose memory is nearly full, and it may stay so."""
+        workers = self._asked(self._client.scheduler_info)["workers"].values()
+        return any(worker["status"] == "running" for worker in workers)
 
     def _asked(self, ask: Callable[..., Any], *arguments: object, **options: object) -> Any:
         """What the scheduler or all workers answer. Raises EngineError where the scheduler does not."""

@@ -26,7 +26,11 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """What `--on` takes: a scheduler with two workers that have a thread and 400 MiB each."""
     program = tmp_path_factory.mktemp("dask") / "cluster.py"
     program.write_text(CLUSTER)
-    environment = os.environ | {"ARROW_DEFAULT_MEMORY_POOL": "system", "POLARS_MAX_THREADS": "1"}
+    environment = os.environ | {
+        "ARROW_DEFAULT_MEMORY_POOL": "system",
+        "POLARS_MAX_THREADS": "1",
+        "DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE": "False",  # after all tests a worker may be near its limit for good
+    }
     with subprocess.Popen(
         [sys.executable, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as running:
