@@ -278,6 +278,7 @@ def _plainly(text: str) -> str:
     return re.sub(r"\s+", " ", text.replace("−", "-").replace("`", ""))
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("name", ["n02/1", "n01/0"])
 def test_terminal_page_notebook_and_dashboard_say_the_same_of_a_gpu(fleet: str, name: str, tmp_path: Path) -> None:
     whole_document = document.document(whole(Store.open(fleet), name), fleet)
@@ -298,6 +299,7 @@ def test_terminal_page_notebook_and_dashboard_say_the_same_of_a_gpu(fleet: str, 
     assert [sentence for sentence in sentences if sentence not in report] == []
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("name", ["n02/1", "n01/0"])
 def test_explain_and_the_dashboard_have_the_sentences_of_the_document(fleet: str, name: str) -> None:
     gpu = whole(Store.open(fleet), name)

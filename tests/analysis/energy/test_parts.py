@@ -95,6 +95,7 @@ def assert_same(root: Path, first: Booked, second: Booked) -> None:
         assert one.equals(other, null_equal=True), name
 
 
+@pytest.mark.long
 def test_parts_of_each_size_on_each_engine_give_the_same_books(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = books(stored, monkeypatch, MANY, Here(1))
     assert (whole.coverage.parts, whole.coverage.done) == (1, 1)
