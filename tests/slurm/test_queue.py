@@ -48,7 +48,8 @@ def test_the_queue_and_what_is_expected_of_it(slurm: Slurm) -> None:
     assert state.pending_limit_s.tolist() == [1800, 300, 300, 300]
     assert (state.running_nodes.tolist(), state.running_until_s.tolist()) == ([6], [end.timestamp()])
     submitted, started = (dt.datetime.fromisoformat(slurm.field(runs, name)) for name in ("SubmitTime", "StartTime"))
-    assert state.recent_waits_s[-1] == (started - submitted).total_seconds(), "it started last"
+    waited_s = (started - submitted).total_seconds()
+    assert waited_s in state.recent_waits_s[-3:].tolist(), "it started last; another job may have in the same second"
     assert len(client.queue_state(partition="debug").pending_nodes) == 0
     assert client.queue_state(partition="debug,batch").pending_nodes.tolist() == [2, 1, 1, 1]
     assert client.queue_state(partition="debug,batch").cluster_nodes == 6
