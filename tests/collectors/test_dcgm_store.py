@@ -17,7 +17,6 @@ from click.testing import CliRunner
 from whorl.cli import cli
 from whorl.store import Store
 from whorl.tests.analysis.energy.stored import meters
-from whorl.tests.collectors.meanwhile import LONG, meanwhile, until
 from whorl.tests.dcgm_library import DcgmEngine
 from whorl.tests.stores import ask, new_store
 
@@ -106,42 +105,3 @@ def test_joules_of_a_window_are_true_although_the_driver_is_slow(two: DcgmEngine
         true = two.nvml.energy_j(number, until / 1e9) - two.nvml.energy_j(number, since / 1e9)
         assert true > 300
         assert energy.energy_j[0] == pytest.approx(true, rel=0.05)  # a busy machine shifts readings; a second is 20 %
-
-
-@pytest.mark.long
-def test_a_lost_gpu_an_xid_and_a_sick_gpu_are_events_and_the_rest_goes_on(two: DcgmEngine, tmp_path: Path) -> None:
-    store = tmp_path / "S"
-    new_store(store)
-
-    def powers() -> int:
-        return len(ask(store, "select gpu from telemetry where power_mw is not null"))
-
-    def fail() -> None:
-        until(lambda: powers() >= 8)
-        two.nvml.add(f"from {time.time()} gpu 0 xid 48")
-        until(lambda: ask(store, "select gpu from events where kind = 'xid'"))
-        two.nvml.add(f"from {time.time()} gpu 1 lost")
-        until(lambda: ask(store, "select gpu from events where kind = 'lost'"))
-        until(lambda: ask(store, "select gpu from events where kind = 'health'"))
-        before = powers()
-        until(lambda: powers() >= before + 8)
-
-    with meanwhile(fail):
-        done = CliRunner().invoke(cli, [*options(two, store), *LONG])
-    assert done.exit_code == 0, done.stderr
-    (first, second) = ask(
-        store,
-        "select gpu, count(*) n, count(power_mw) p, count(*) filter (quality = 'lost') lost, max(ts) last "
-        "from telemetry group by gpu order by gpu",
-    )
-    assert first["p"] > second["p"] > 0
-    assert first["lost"] == 0 < second["lost"]
-    assert first["p"] > first["n"] / 2  # a pause of this machine cuts a cycle in two rows
-    events = ask(store, "select gpu, kind, code, value, detail from events order by ts")
-    told = {event["kind"]: event for event in events}
-    assert (told["xid"]["gpu"], told["xid"]["code"]) == (first["gpu"], 48)
-    assert told["lost"]["gpu"] == second["gpu"]
-    assert "source_gone" not in told
-    sick = [event for event in events if event["kind"] == "health"]
-    assert sick
-    assert len({(event["gpu"], event["code"], event["value"]) for event in sick}) == len(sick)
