@@ -32,8 +32,8 @@ R = TypeVar("R")
 
 _THREADS = 4
 _AHEAD = 2  # parts under way beyond one for each worker, so that none waits for its next part
-_LOOK_S = 5  # so often a part that takes long lets us look whether there is a worker at all
-_ALONE_S = 180  # a worker that was killed is there again after seconds, on a busy machine half a minute
+_WAIT_S = 180.0  # a worker that was killed is there again after seconds, on a busy machine half a minute
+_LOOKS, _PAUSED_LOOKS = 36, 6  # at the workers while we wait so long, where a part takes long
 _HOSTS = 5  # that a sentence names
 
 
@@ -143,13 +143,16 @@ class DaskEngine(Engine):
         *,
         or_here: Callable[[str], None] | None = None,
         closing: Callable[[], None] = lambda: None,
+        wait_s: float = _WAIT_S,
     ) -> None:
         """`client`: of a scheduler of Dask. `workers`: how many there will be; as many threads as they have if None.
 
         `or_here`: where the workers are lost, it is called with the reason, and this process makes the other parts.
-        `closing` ends what was started for this engine.
+        `closing` ends what was started for this engine. `wait_s`: after so long without a worker that takes parts they
+        count as lost; after a sixth of it, a part that waits at a paused worker is begun at another one.
         """
         self._client, self._or_here, self._closing = client, or_here, closing
+        self._wait_s = wait_s
         self._is_lost = False
         self.workers = workers or max(1, sum(self._asked(client.nthreads).values()))
 
@@ -191,42 +194,49 @@ class DaskEngine(Engine):
         future = begin()
         return lambda: self._result(future, begin)
 
-    def _result(
-        self, future: Future[R | PartFailure], begin: Callable[[], Future[R | PartFailure]] | None
-    ) -> R | PartFailure:
+    def _result(self, future: Future[R | PartFailure], begin: Callable[[], Future[R | PartFailure]]) -> R | PartFailure:
         """The result of a part. A worker that dies while it makes it is one of Dask's `allowed-failures`: another one
         makes it again. Dask counts parts that only waited at the worker, too: so after the last of them the part is
-        begun once more. Raises EngineError where there is no scheduler, or no worker for a while."""
+        begun once more. Dask pauses a worker whose memory is nearly full, it may stay so, and a part may wait there
+        while other workers are idle: such a part is begun again. Raises EngineError where there is no scheduler, or no
+        worker that takes parts for a while."""
         from concurrent.futures import CancelledError
 
         from distributed import KilledWorker
 
-        alone = 0
+        was_killed, alone, at_paused = False, 0, 0
         while True:
             try:
-                return future.result(timeout=_LOOK_S)
+                return future.result(timeout=self._wait_s / _LOOKS)
             except TimeoutError:
-                alone = 0 if self._has_worker() else alone + 1
-                if alone * _LOOK_S >= _ALONE_S:
+                running, place = self._workers_of(future)
+                alone = 0 if running else alone + 1
+                at_paused = at_paused + 1 if running and place is not None and place not in running else 0
+                if alone >= _LOOKS:
                     raise EngineError(
-                        f"no worker of Dask has taken a part for {_ALONE_S} s: none is there, or their memory is full; "
-                        "start some with more memory, and ask again"
+                        f"no worker of Dask has taken a part for {self._wait_s:g} s: none is there, or their memory is "
+                        "full; start some with more memory, and ask again"
                     ) from None
+                if at_paused >= _PAUSED_LOOKS:
+                    future.cancel()
+                    future, at_paused = begin(), 0
             except KilledWorker as error:
-                if begin is not None:
-                    return self._result(begin(), None)
-                return PartFailure(
-                    "",
-                    f"{error.allowed_failures + 1} workers ended while they made it: perhaps their memory does not "
-                    "suffice, or somebody stopped them",
-                )
+                if was_killed:
+                    return PartFailure(
+                        "",
+                        f"{error.allowed_failures + 1} workers ended while they made it: perhaps their memory does not "
+                        "suffice, or somebody stopped them",
+                    )
+                future, was_killed = begin(), True
             except (CancelledError, OSError) as error:
                 raise _lost(error) from error
 
-    def _has_worker(self) -> bool:
-        """Whether a worker takes parts: Dask pauses one whose memory is nearly full, and it may stay so."""
-        workers = self._asked(self._client.scheduler_info)["workers"].values()
-        return any(worker["status"] == "running" for worker in workers)
+    def _workers_of(self, future: Future[Any]) -> tuple[set[str], str | None]:
+        """The workers that take parts, and the one, paused or not, that has this part (None: none has)."""
+        workers = self._asked(self._client.scheduler_info, n_workers=-1)["workers"]
+        running = {address for address, worker in workers.items() if worker["status"] == "running"}
+        parts = self._asked(self._client.processing)
+        return running, next((address for address, keys in parts.items() if future.key in keys), None)
 
     def _asked(self, ask: Callable[..., Any], *arguments: object, **options: object) -> Any:
         """What the scheduler or all workers answer. Raises EngineError where the scheduler does not."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from distributed import LocalCluster
+from dask import config as dask_config
+from distributed import Client, LocalCluster, Status
 
 import whorl
-from whorl.analysis.engines import Engine, PartFailure
+from whorl.analysis.engines import DaskEngine, Engine, PartFailure
 from whorl.errors import EngineError, InputError
 from whorl.jobs.workers import engine
 from whorl.store import Store
@@ -24,6 +26,7 @@ from whorl.tests.beyond.squares import (
     greedy,
     killed_once,
     named,
+    paused_once,
     process,
     refused,
     slowly,
@@ -72,6 +75,44 @@ def test_a_part_of_a_worker_that_was_killed_is_made_again(dask: Engine, tmp_path
     parts = [Square(number, tmp_path) for number in range(12)]
     assert list(dask.map(killed_once, parts, name=named)) == SQUARES
     assert (tmp_path / "killed").exists()
+
+
+def test_a_part_that_waits_at_a_paused_worker_is_begun_at_another(address: str, tmp_path: Path) -> None:
+    parts = [Square(number, tmp_path) for number in range(12)]
+    with Client(address.replace("dask", "tcp"), set_as_default=False) as client:
+        try:
+            assert list(DaskEngine(client, wait_s=4).map(paused_once, parts, name=named)) == SQUARES
+            statuses = client.run(lambda dask_worker: dask_worker.status.name)
+            assert sorted(statuses.values()) == ["paused", "running"]
+        finally:
+            client.run(lambda dask_worker: setattr(dask_worker, "status", Status.running))
+
+
+@pytest.mark.parametrize("or_here", [False, True])
+def test_workers_whose_memory_is_full_are_an_error_or_the_parts_are_made_here(or_here: bool) -> None:
+    reasons: list[str] = []
+    with (
+        dask_config.set({"distributed.worker.memory.pause": 0.001}),
+        LocalCluster(
+            n_workers=1, processes=False, memory_limit="4GiB", dashboard_address=":0", silence_logs=50
+        ) as full,
+        Client(full, set_as_default=False) as client,
+    ):
+        while any(worker["status"] != "paused" for worker in client.scheduler_info()["workers"].values()):
+            time.sleep(0.01)
+        results = DaskEngine(client, wait_s=1, or_here=reasons.append if or_here else None).map(
+            squared, PARTS, name=named
+        )
+        if or_here:
+            assert list(results) == SQUARES
+        else:
+            with pytest.raises(EngineError) as raised:
+                list(results)
+            reasons.append(str(raised.value))
+    assert reasons == [
+        "no worker of Dask has taken a part for 1 s: none is there, or their memory is full; "
+        "start some with more memory, and ask again"
+    ]
 
 
 @pytest.mark.long
