@@ -212,6 +212,8 @@ class Chart:
     figures: Mapping[str, PlotlyFigure]
     opens: bool = False
     """Whether a GPU that is opened in a `Listing` is shown here."""
+    choice: str = ""
+    """The name in the address of a page that says which figure is chosen; empty for none."""
 
 
 @dataclass(frozen=True)

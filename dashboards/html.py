@@ -15,7 +15,6 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -23,68 +22,54 @@ import numpy as np
 
 from ..errors import InputError, StoreError
 from ..store.system.files import write_bytes
-from .document import (
-    Chart,
-    Column,
-    Command,
-    Document,
-    Facts,
-    Finding,
-    Findings,
-    Listing,
-    Part,
-    Picture,
-    Section,
-    Table,
-    Tiles,
-    address_of_svg,
-)
-from .words import minus, printable, unbroken
+from .document import Chart, Command, Document, Listing, Part, Section
+from .markup import Medium, Node, draw, element, section, text_of
 
 _HERE = Path(__file__).parent
 
 
 def page(document: Document) -> str:
     """The document as one HTML page that needs no network: its sections with links to them, its notes at the end."""
-    pieces = _Pieces()
+    kept = _Kept()
+    medium = kept.medium
     sections = [part for part in document.parts if isinstance(part, Section)]
     anchors = {id(section): section.anchor or f"s{place}" for place, section in enumerate(sections)}
-    body = [f"<h1>{_text(document.title)}</h1>"]
+    body: list[Node] = [element("h1", document.title)]
     for part in document.parts:
         if sections and part is sections[0] and len(sections) > 1:
             links = (
-                f'<a href="#{escape(anchors[id(section)])}">{_text(section.title)}</a>'
-                for section in sections
-                if section.title and not section.folded
+                element("a", part.title, href=f"#{anchors[id(part)]}")
+                for part in sections
+                if part.title and not part.folded
             )
-            body.append(f"<nav>{''.join(links)}</nav>")
+            body.append(element("nav", *links))
         if isinstance(part, str) and not isinstance(part, Command):
-            body.append(f'<p class="summary">{prose(part)}</p>')
+            body.append(element("p", *medium.prose(part), look="summary"))
         elif isinstance(part, Section):
-            body.append(pieces.section(part, anchor=anchors[id(part)]))
+            body.append(section(part, medium, anchor=anchors[id(part)]))
         else:
-            body.append(pieces.part(part))
+            body.append(draw(part, medium))
     if document.notes:
-        rows = "".join(f"<li>{prose(note)}</li>" for note in document.notes)
-        body.append(f"<section><h2>Notes</h2><ul>{rows}</ul></section>")
-    if pieces.figures or pieces.listings:
-        body.append("<noscript><p>The figures need JavaScript, which is switched off in this browser.</p></noscript>")
-    script = _file("page.js") + (_file("listing.js") if pieces.listings else "")
+        notes = [element("li", *medium.prose(note)) for note in document.notes]
+        body.append(element("section", element("h2", "Notes"), element("ul", *notes)))
+    if kept.figures or kept.listings:
+        needed = "The figures need JavaScript, which is switched off in this browser."
+        body.append(element("noscript", element("p", needed)))
     return _HTML.format(
-        title=_text(document.title),
+        title=text_of(document.title),
         style=_file("document.css") + _file("page.css"),
-        body="\n".join(body),
-        bundle=_bundle() if pieces.figures else "",
-        figures=_packed(json.dumps(pieces.figures, separators=(",", ":")).encode()),
-        listings=_packed(json.dumps(pieces.listings, separators=(",", ":")).encode()),
-        script=script,
+        body="\n".join(map(text_of, body)),
+        bundle=_bundle() if kept.figures else "",
+        figures=_packed(json.dumps(kept.figures, separators=(",", ":")).encode()),
+        listings=_packed(json.dumps(kept.listings, separators=(",", ":")).encode()),
+        script=_file("page.js") + (_file("listing.js") if kept.listings else ""),
     )
 
 
 def fragment(parts: Iterable[Part]) -> str:
     """Parts as a piece of HTML for a notebook: without figures, which a notebook draws by itself."""
-    pieces = _Pieces()
-    return f'<div class="whorl">{"".join(map(pieces.part, _without_figures(parts)))}</div>'
+    medium = Medium()
+    return str(element("div", *(draw(part, medium) for part in _without_figures(parts)), look="whorl"))
 
 
 def _without_figures(parts: Iterable[Part]) -> Iterator[Part]:
@@ -98,152 +83,27 @@ def _without_figures(parts: Iterable[Part]) -> Iterator[Part]:
             yield part
 
 
-def prose(text: str) -> str:
-    """A text as HTML, with what stands between two backticks as code."""
-    parts = _text(text).split("`")
-    if len(parts) % 2 == 0:  # one that has no partner is a part of a name
-        return minus("`".join(parts))
-    return "".join(f"<code>{part}</code>" if place % 2 else minus(part) for place, part in enumerate(parts))
-
-
-def _text(text: str) -> str:
-    return escape(printable(text))
-
-
-class _Pieces:
-    """Parts as HTML, with the figures and long tables that the page's script draws later."""
+class _Kept:
+    """What the script of a page draws: figures and long tables; `medium` leaves room for them."""
 
     def __init__(self) -> None:
         self.figures: list[Any] = []
         self.listings: list[Any] = []
+        self.medium = Medium(chart=self._chart, listing=self._listing)
 
-    def part(self, part: Part) -> str:
-        """One part as HTML."""
-        if isinstance(part, Command):
-            return f'<pre class="command">{_text(part)}</pre>'
-        if isinstance(part, str):
-            return f"<p>{prose(part)}</p>" if part else ""
-        if isinstance(part, Section):
-            return self.section(part, level=3)
-        if isinstance(part, Table):
-            return _table(part)
-        if isinstance(part, Facts):
-            return _facts(part)
-        if isinstance(part, Tiles):
-            tiles = (
-                f"<div><b>{prose(unbroken(value))}</b><span>{prose(what)}</span></div>" for value, what in part.figures
-            )
-            return f'<div class="tiles">{"".join(tiles)}</div>'
-        if isinstance(part, Findings):
-            return _findings(part)
-        if isinstance(part, Listing):
-            return self._listing(part)
-        if isinstance(part, Picture):
-            return _picture(part)
-        return self._chart(part)
-
-    def section(self, section: Section, *, anchor: str = "", level: int = 2) -> str:
-        """A section under its heading; a folded one opens where a reader clicks on it."""
-        head = f"<h{level}>{_text(section.title)}</h{level}>" if section.title else ""
-        lead = f"<p>{prose(section.lead)}</p>" if section.lead else ""
-        below = level + 1 if section.title else level
-        inside = lead + "".join(
-            self.section(part, level=below) if isinstance(part, Section) else self.part(part) for part in section.parts
-        )
-        name = anchor or section.anchor
-        opening = f'<section id="{escape(name)}">' if name else "<section>"
-        if section.folded:
-            return f"{opening}<details><summary>{head}</summary>{inside}</details></section>"
-        return f"{opening}{head}{inside}</section>"
-
-    def _listing(self, part: Listing) -> str:
+    def _listing(self, part: Listing) -> Node:
         self.listings.append(_listing_columns(part))
-        return (
-            f'<h3 class="of">{_text(part.title)}</h3><p class="soft">{prose(part.below)}</p>'
-            f'<div class="listing" data-listing="{len(self.listings) - 1}" data-chosen="{escape(part.choice)}"></div>'
-        )
+        return element("div", look="listing", data_listing=len(self.listings) - 1, data_chosen=part.choice)
 
-    def _chart(self, part: Chart) -> str:
-        """The place of a figure; what it shows is kept for the script."""
+    def _chart(self, part: Chart) -> tuple[Node, Node]:
         first = len(self.figures)
         self.figures += [json.loads(str(figure.to_json())) for figure in part.figures.values()]
-        choice = ""
+        choice: Node = ""
         if len(part.figures) > 1:
-            options = "".join(
-                f'<option value="{first + place}">{_text(name)}</option>' for place, name in enumerate(part.figures)
-            )
-            opens = " data-opens" if part.opens else ""
-            choice = f'<select aria-label="{escape(part.title)}"{opens}>{options}</select>'
+            options = [element("option", name, value=first + place) for place, name in enumerate(part.figures)]
+            choice = element("select", *options, aria_label=part.title, data_opens="" if part.opens else None)
         height = max(int(figure["layout"].get("height", 400)) for figure in self.figures[first:])
-        return (
-            f"<figure><figcaption><h3>{_text(part.title)}</h3>{choice}<p>{prose(part.caption)}</p></figcaption>"
-            f'<div class="plot" data-figure="{first}" style="height:{height}px"></div></figure>'
-        )
-
-
-def _picture(picture: Picture) -> str:
-    labels = "".join(
-        f'<span class="{label.look}" style="left:{label.left}%;top:{label.top}%" title="{_text(label.gpu)}">'
-        f"{prose(label.text)}</span>"
-        for label in picture.labels
-    )
-    legend = "".join(
-        f'<li><img src="{address_of_svg(mark)}" alt="">{_text(name)}</li>' for name, mark in picture.legend
-    )
-    caption = f"<p>{prose(picture.caption)}</p>" if picture.caption else ""
-    return (
-        f"<figure><figcaption><h3>{_text(picture.title)}</h3>{caption}</figcaption>"
-        f'<div class="picture"><img src="{address_of_svg(picture.svg)}" alt="{_text(picture.described)}">{labels}</div>'
-        f'<ul class="legend">{legend}</ul></figure>'
-    )
-
-
-def _facts(facts: Facts) -> str:
-    title = f'<h3 class="of">{_text(facts.title)}</h3>' if facts.title else ""
-    rows = "".join(f"<dt>{_text(name)}</dt><dd>{prose(text)}</dd>" for name, text in facts.pairs)
-    return f'{title}<dl class="facts">{rows}</dl>'
-
-
-def _findings(part: Findings) -> str:
-    hidden = 0 if part.most is None else len(part.findings) - part.most
-    others = f'<p class="soft">and {hidden:,} more</p>' if hidden > 0 else ""
-    return f'<ol class="findings">{"".join(map(_finding, part.findings[: part.most]))}</ol>{others}'
-
-
-def _finding(finding: Finding) -> str:
-    rows = [
-        f"<p><b>{_text(finding.name)}</b> {_text(finding.kind)}, {_text(finding.state)} {prose(finding.size)}</p>",
-        f"<p>{prose(finding.because)}</p>",
-        f"<p><b>Do:</b> {prose(finding.action)}</p>" if finding.action else "",
-        f'<p class="soft">{prose(finding.evidence)}</p>' if finding.evidence else "",
-    ]
-    return f'<li class="{"severe" if finding.severe else ""}">{"".join(rows)}</li>'
-
-
-def _table(table: Table) -> str:
-    heads = table.heads
-    looks = [' class="r"' if head.right else ' class="w"' if head.kind == "sentence" else "" for head in heads]
-    named = [f' data-head="{escape(head.head)}"' if table.cards else "" for head in heads]
-    top = "".join(f"<th{look}{_tip(head)}>{_text(head.head)}</th>" for head, look in zip(heads, looks, strict=True))
-
-    def row(texts: Sequence[str]) -> str:
-        cells = zip(texts, looks, named, strict=True)
-        return f"<tr>{''.join(f'<td{look}{name}>{prose(text)}</td>' for text, look, name in cells)}</tr>"
-
-    rows = "".join(map(row, table.texts()))
-    above = f'<h3 class="of">{_text(table.title)}</h3>' if table.title else ""
-    below = f'<p class="soft">{prose(table.below)}</p>' if table.below else ""
-    below += f'<p class="soft">and {table.hidden:,} more</p>' if table.hidden else ""
-    if not heads:
-        return above + below
-    what = escape(table.title or ", ".join(filter(None, (head.head for head in heads))))
-    cards = " cards" if table.cards else ""
-    region = f'<div class="wide{cards}" role="region" aria-label="{what}" tabindex="0">'  # a keyboard reaches it
-    return f"{above}{region}<table><thead><tr>{top}</tr></thead><tbody>{rows}</tbody></table></div>{below}"
-
-
-def _tip(column: Column) -> str:
-    return f' title="{escape(column.explains)}"' if column.explains else ""
+        return choice, element("div", look="plot", data_figure=first, style={"height": f"{height}px"})
 
 
 # -- long tables -------------------------------------------------------------------------------------------------

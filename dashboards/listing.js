@@ -29,7 +29,7 @@ function drawListings(data, places) {
     controls.append(told);
     const table = made("table"), head = made("tr"), body = made("tbody"), rows = made("div", undefined, {className: "rows", tabIndex: 0});
     rows.setAttribute("role", "region");
-    rows.setAttribute("aria-label", place.previousElementSibling.previousElementSibling.textContent);
+    rows.setAttribute("aria-label", place.parentElement.firstElementChild.textContent);
     const opened = made("div", undefined, {className: "opened", hidden: true});
     opened.setAttribute("role", "status");
     heads.forEach((name, at) => {

@@ -144,7 +144,7 @@ def _body(reading: Reading, row: Row, state: State) -> list[Component]:
     place = titles.index("What was found") + 1
     newest = html.Div([html.Div(id=_NEWEST), dcc.Interval(id=_AGAIN, interval=_AGAIN_MS)])
     head, which, remaining = (
-        components(part, address) for part in (parts[:place], parts[place : place + 1], parts[place + 1 :])
+        components(part, address, state) for part in (parts[:place], parts[place : place + 1], parts[place + 1 :])
     )
     return [*head, _links(reading, gpu, state), *which, newest, *remaining]
 

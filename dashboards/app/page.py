@@ -20,24 +20,9 @@ from dash import State as Also
 from dash.exceptions import PreventUpdate
 
 from ...errors import WhorlError
-from ..document import (
-    Cell,
-    Chart,
-    Column,
-    Command,
-    Facts,
-    Finding,
-    Findings,
-    Listing,
-    Part,
-    Picture,
-    PlotlyFigure,
-    Section,
-    Table,
-    Tiles,
-    address_of_svg,
-)
-from ..words import capital, cut, minus, printable, unbroken
+from ..document import Chart, Command, Part, PlotlyFigure, Table
+from ..markup import Element, Medium, Node, draw, element
+from ..words import capital, cut, minus, printable
 from .grid import Address, grid, menu
 from .grid import labelled as labelled
 from .state import URL as URL
@@ -59,157 +44,72 @@ _TIME = re.compile(r"(\b\d{4}-\d\d-\d\d \d\d:\d\d(?::\d\d)?(?: UTC)?)")
 _charts = count(1)
 
 
-def components(parts: Iterable[Part], address: Address | None = None) -> list[Component]:
-    """Parts as components, in their order. `address`: where names lead to; None draws them as text."""
-    return [component(part, address) for part in parts]
+def components(parts: Iterable[Part], address: Address | None = None, chosen: State | None = None) -> list[Component]:
+    """Parts as components, in their order. `address`: where names lead to; None draws them as text. `chosen`: the
+    address, which says what is chosen in charts."""
+    return [component(part, address, chosen) for part in parts]
 
 
-def component(part: Part, address: Address | None = None) -> Component:
+def component(part: Part, address: Address | None = None, chosen: State | None = None) -> Component:
     """One part as a component."""
-    if isinstance(part, Command):
-        return html.Pre(html.Code(printable(part)), className="command", tabIndex=0)
-    if isinstance(part, str):
-        return html.P(prose(part))
-    if isinstance(part, Section):
-        return _section(part, address)
-    if isinstance(part, Table):
-        return _table(part, address)
-    if isinstance(part, Findings):
-        return _findings(part, address)
-    if isinstance(part, Facts):
-        pairs = [child for name, text in part.pairs for child in (html.Dt(name), html.Dd(prose(text)))]
-        return html.Div([*([html.H3(part.title)] if part.title else []), html.Dl(pairs, className="facts")])
-    if isinstance(part, Tiles):
-        tiles = [
-            html.Div([html.Dt(minus(meaning)), html.Dd(unbroken(minus(value)))]) for value, meaning in part.figures
-        ]
-        return html.Dl(tiles, className="tiles")
-    if isinstance(part, Chart):
-        return _chart(part)
-    if isinstance(part, Picture):
-        return _picture(part, address)
-    raise TypeError(f"a page draws no {type(part).__name__}: give a Listing to grid.table")
 
+    def link(text: Node, page: str, name: str, cluster: str | None) -> Node:
+        href = None if address is None else address(page, name, cluster)
+        return text if href is None else dcc.Link(_dash(text), href=href)
 
-def _chart(part: Chart) -> Component:
-    """A figure, or the first of several: the browser shows the one that is chosen (`follow_charts`)."""
-    names, number = list(part.figures), next(_charts)
-    caption = [html.P(prose(part.caption), className="soft")] if part.caption else []
-    chosen: list[Component] = []
-    if len(names) > 1:
-        choice = dcc.Dropdown(names, names[0], id={"chart": number, "part": "choice"}, clearable=False)
+    def table(part: Table, label: str, rows: Callable[[], Element]) -> Node:
+        """A grid that sorts and filters where it is long, otherwise HTML, which sorts by a click on a head."""
+        if len(part.rows) > _SHORT and part.most is None:
+            return grid(part, address)
+        pairs = {"data-command": part.command, "data-query": part.query}
+        return element("div", rows(), menu(label, **{name: text for name, text in pairs.items() if text}), look="table")
+
+    def chart(part: Chart) -> tuple[Node, Node]:
+        """A figure; of several, that of the address or the first: the browser shows what is chosen after that."""
+        names, number = list(part.figures), next(_charts)
+        named = getattr(chosen, part.choice) if part.choice else None
+        shown = named if named in names else names[0]
+        drawn = graph(part.figures[shown], part.title, id={"chart": number, "part": "figure"})
+        if len(names) == 1:
+            return "", drawn
+        choice = dcc.Dropdown(names, shown, id={"chart": number, "part": "choice"}, clearable=False)
         label = html.Label([html.Span(f"{part.title}: which", className="unseen"), choice], className="inputs narrow")
-        chosen = [label, dcc.Store({"chart": number, "part": "figures"}, data=dict(part.figures))]
-    drawn = graph(part.figures[names[0]], part.title, id={"chart": number, "part": "figure"})
-    return html.Div([html.H3(part.title), *caption, *chosen, drawn])
+        kept = dcc.Store({"chart": number, "part": "figures"}, data=[part.choice, dict(part.figures)])
+        return html.Div([label, kept]), drawn
+
+    medium = Medium(plain=_with_times, link=link, table=table, chart=chart, sorts=True)
+    return _dash(draw(part, medium))
+
+
+_DASH_NAMES = {"class": "className", "tabindex": "tabIndex", "datetime": "dateTime"}
+
+
+def _dash(node: Node) -> Any:
+    """A node as components of Dash; what is one already stays."""
+    if not isinstance(node, Element):
+        return printable(node) if isinstance(node, str) else node
+    inside = list(map(_dash, node.inside))
+    attributes = {_DASH_NAMES.get(name, name): value for name, value in node.attributes.items()}
+    children = inside if len(inside) > 1 else next(iter(inside), None)
+    return getattr(html, node.tag.capitalize())(children, **attributes)
 
 
 def follow_charts(app: Dash) -> None:
-    """Let a person choose among the figures of a chart."""
+    """Let a person choose among the figures of a chart; the address says what is chosen, for who sends it on."""
     app.clientside_callback(  # type: ignore[no-untyped-call]
-        "(name, figures) => figures[name] || window.dash_clientside.no_update",
+        """(name, [field, figures]) => {
+          const address = new URL(location.href);
+          if (field && figures[name]) {
+            address.searchParams.set(field, name);
+            history.replaceState(history.state, "", address);
+          }
+          return figures[name] || window.dash_clientside.no_update;
+        }""",
         Output({"chart": MATCH, "part": "figure"}, "figure"),
         Input({"chart": MATCH, "part": "choice"}, "value"),
         Also({"chart": MATCH, "part": "figures"}, "data"),
         prevent_initial_call=True,
     )
-
-
-def _picture(part: Picture, address: Address | None) -> Component:
-    labels: list[Component] = []
-    for label in part.labels:
-        href = address("gpu", label.gpu, None) if address is not None and label.gpu else None
-        text = dcc.Link(minus(label.text), href=href) if href else minus(label.text)
-        place = {"left": f"{label.left}%", "top": f"{label.top}%"}
-        labels.append(html.Span(text, className=label.look, style=place, title=label.gpu or None))
-    marks = [html.Li([html.Img(src=address_of_svg(mark), alt=""), name]) for name, mark in part.legend]
-    caption = [html.P(prose(part.caption), className="soft")] if part.caption else []
-    drawn = html.Div([html.Img(src=address_of_svg(part.svg), alt=part.described), *labels], className="picture")
-    return html.Div([html.H3(part.title), *caption, drawn, html.Ul(marks, className="legend")])
-
-
-def _section(part: Section, address: Address | None = None) -> Component:
-    """A section under its own heading; a folded one opens where a person clicks on it."""
-    under = [html.P(prose(part.lead), className="soft")] if part.lead else []
-    inside = [*under, *components([inner for inner in part.parts if not isinstance(inner, Listing)], address)]
-    attributes: dict[str, Any] = {"id": part.anchor} if part.anchor else {}
-    if part.folded:
-        return html.Details([html.Summary(part.title), *inside], **attributes)
-    return html.Section([html.H2(part.title), *inside], **attributes)
-
-
-def _table(part: Table, address: Address | None = None) -> Component:
-    """A table: a grid that sorts and filters where it is long, otherwise HTML, which sorts by a click on a head.
-
-    Cells of a column that names a page are links.
-    """
-    above = [html.H3(part.title)] if part.title else []
-    below = [html.P(prose(part.below), className="soft")] if part.below else []
-    if len(part.rows) > _SHORT and part.most is None:
-        return html.Div([*above, grid(part, address), *below])
-    heads = part.heads
-    classes = ["r" if head.right else "w" if head.kind == "sentence" else "" for head in heads]
-    top = [
-        html.Th(html.Button(head.head, type="button"), scope="col", className=look, title=head.explains or None)
-        for head, look in zip(heads, classes, strict=True)
-    ]
-    body = [
-        html.Tr(
-            [
-                html.Td(
-                    _cell(head, cell, address, part.cluster(cells)),
-                    className=look,
-                    **_attributes(head, cell, cards=part.cards),
-                )
-                for head, look, cell in zip(heads, classes, cells, strict=True)
-            ]
-        )
-        for cells in part.rows[: part.most]
-    ]
-    if part.hidden:
-        below.append(html.P(f"and {part.hidden:,} more", className="soft"))
-    label = part.title or ", ".join(filter(None, (head.head for head in heads)))
-    wide = html.Div(
-        html.Table([html.Thead(html.Tr(top)), html.Tbody(body)]),
-        className="wide cards" if part.cards else "wide",
-        role="region",
-        tabIndex=0,
-        **labelled(label),
-    )
-    pairs = {"data-command": part.command, "data-query": part.query}
-    button = menu(label, **{name: text for name, text in pairs.items() if text})
-    return html.Div([*above, html.Div([wide, button], className="table"), *below])
-
-
-def _cell(head: Column, cell: Cell, address: Address | None, cluster: str | None) -> Any:
-    text = head.text(cell)
-    href = address(head.page, text, cluster) if address is not None and head.page and cell is not None else None
-    return prose(text) if href is None else dcc.Link(text, href=href)
-
-
-def _attributes(head: Column, cell: Cell, *, cards: bool) -> dict[str, Any]:
-    """By what a cell is sorted, where that is not its text; and its head, for a card."""
-    value = cell[0] if isinstance(cell, tuple) else cell
-    attributes: dict[str, Any] = {"data-head": head.head} if cards else {}
-    return attributes | ({"data-sort": value} if isinstance(value, int | float) else {})
-
-
-def _findings(part: Findings, address: Address | None) -> Component:
-    lines = [_finding(finding, address) for finding in part.findings[: part.most]]
-    hidden = 0 if part.most is None else len(part.findings) - part.most
-    others = [html.P(f"and {hidden:,} more", className="soft")] if hidden > 0 else []
-    return html.Div([html.Ol(lines, className="findings"), *others])
-
-
-def _finding(finding: Finding, address: Address | None) -> Component:
-    name: Any = html.B(finding.name)
-    if address is not None and len(finding.gpus) == 1:
-        name = dcc.Link(name, href=address("gpu", finding.gpus[0], None) or "")
-    lines = [html.P([name, " ", prose(f"{finding.kind}, {finding.state} {finding.size}".rstrip())])]
-    lines += [html.P(prose(finding.because))] if finding.because else []
-    lines += [html.P([html.B("Do: "), prose(finding.action)])] if finding.action else []
-    lines += [html.P(prose(finding.evidence), className="soft")] if finding.evidence else []
-    return html.Li(lines, className="severe" if finding.severe else "")
 
 
 def graph(
@@ -240,22 +140,17 @@ def graph(
 
 def prose(text: str) -> Component:
     """A sentence with what stands between two backticks as code, and times that a reader may have in local time."""
-    parts = printable(text).split("`")
-    if len(parts) % 2 == 0:  # one that has no partner is a part of a name
-        parts = ["`".join(parts)]
-    inside: list[Any] = []
-    for place, part in enumerate(parts):
-        inside += [html.Code(part)] if place % 2 else _with_times(part)
-    return html.Span(inside if len(inside) > 1 else inside[0])
+    return _dash(element("span", *Medium(plain=_with_times).prose(text)))
 
 
-def _with_times(text: str) -> list[Any]:
+def _with_times(text: str) -> list[Node]:
     """A text with each of its times, which are in UTC, as an element that `assets/page.js` finds."""
-    pieces = _TIME.split(text)
     return [
-        html.Time(piece, dateTime=f"{piece[:10]}T{piece[11:].removesuffix(' UTC')}Z") if place % 2 else minus(piece)
-        for place, piece in enumerate(pieces)
-        if piece or len(pieces) == 1
+        element("time", piece, datetime=f"{piece[:10]}T{piece[11:].removesuffix(' UTC')}Z")
+        if place % 2
+        else minus(piece)
+        for place, piece in enumerate(_TIME.split(text))
+        if piece
     ]
 
 

@@ -31,6 +31,8 @@ class State:
     campaign: str | None = None
     probe: str | None = None
     figure: str | None = None
+    beside: str | None = None
+    """The figure of a GPU that the page GPU draws beside those of its peers."""
     gpu: tuple[str, ...] = ()
     """Keys or names of the GPUs that are chosen."""
     node: tuple[str, ...] = ()

@@ -331,7 +331,7 @@ def beside_its_peers(
             f"In per cent of the level of its peers; grey: where 90 % and 50 % of up to {most:,} GPUs of its model "
             "are. Bars are 95 % intervals of another sitting. The axis is linear near 0 and logarithmic beyond."
         )
-        parts.append(Chart(BESIDE, caption, charts))
+        parts.append(Chart(BESIDE, caption, charts, choice="beside"))
     else:
         parts.append("No other GPU of its model was measured: there is nothing to compare with.")
     parts.append(Section(f"All {len(stands)} figures", [_figures(stands)], folded=True))
@@ -416,7 +416,7 @@ def past(
             "driver, firmware and place, and events."
             + (f" {many(undated, 'run')} without a date are left out." if undated else "")
         )
-        parts.append(Chart(SITTINGS, caption, charts))
+        parts.append(Chart(SITTINGS, caption, charts, choice="probe"))
     parts += [_sittings(line) for line in in_order[:_WORKLOADS]]
     if any(line.within is not None or line.between is not None for line in lines):
         parts.append(replace(_repeats(in_order), title="How well its times repeat", below=_HOW_FAR))

@@ -71,7 +71,7 @@ def test_every_part_of_a_page_has_the_same_minus_sign() -> None:
     assert re.findall(r"-\d", json.dumps(components(parts), cls=PlotlyJSONEncoder)) == ["-5"] * 4, "those of commands"
     body = made(*parts).partition("<body")[2].partition("<script")[0].replace("\u00a0", " ")
     assert body.count("−4 % [−5, −3], as <code>nice -5</code> says") == 4
-    assert "<b>−4 %</b><span>[−5, −3]</span>" in body
+    assert "<dt>[−5, −3]</dt><dd>−4 %</dd>" in body
 
 
 def test_the_bundle_is_plotlys_own_and_the_page_is_light() -> None:

@@ -181,7 +181,7 @@ def test_the_page_says_what_was_found() -> None:
     alone = page(replay_document(setting.answer(record=True), charts=True))
     assert "one seed, which is not evidence" in alone
     assert "One seed is not evidence and has no interval." in alone
-    assert "<th>seed 0</th>" in alone
+    assert ">seed 0</th>" in alone
     assert "1 seeds" not in alone
 
 
