@@ -1,8 +1,8 @@
 """What whorl says, as data: sections of sentences, findings, figures and tables, whatever draws them.
 
-    answer of analysis --documents/--> Document --terminal.py--> a terminal or a pipe
-                                                --html.py------> a report, a notebook
-                                                --app/---------> pages of the dashboard
+    answer of analysis --documents/--> Document --terminal.py------------> a terminal or a pipe
+                                                --markup.py--> html.py --> a report, a notebook
+                                                           --> app/ -----> pages of the dashboard
 
 A cell of a table is a value, not a text: its column says how it is written, so that a page can sort what a terminal
 prints. A text is shown as it is. What is missing is None, and is shown as n/a.

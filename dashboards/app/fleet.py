@@ -117,8 +117,8 @@ def brush_line(fleet: FleetView, state: Address) -> list[Any]:
     """What the brush holds and which GPUs are chosen, with what to do with them."""
     held, picked, figure = fleet.held(state), fleet.picked(state), fleet.choice.figure
     if held is None and not picked:
-        shown = "all GPUs" if fleet.rows.height <= MOST else f"the {MOST:,} GPUs that are farthest from the median"
-        return [html.P(f"Nothing is brushed: the table shows {shown}.", className="soft")]
+        cut = f"The table shows the {MOST:,} GPUs that are farthest from the median."
+        return [html.P(cut, className="soft")] if fleet.rows.height > MOST else []
     parts: list[Any] = []
     if held is not None:
         words = {STRIPS: (figure.more, figure.apart_unit), POWER: ("slower", "%")}
@@ -181,7 +181,7 @@ def _layout(reading: Reading, state: Address) -> Component:
     lead = "How every GPU compares with the others of its model. Drag a rectangle in a figure to brush GPUs."
     cells = "A cell is a GPU, a row a node, a block a cabinet. A GPU without this figure is a gap."
     power = "Slow at little power: something holds it back. Slow at much power: its silicon is poor."
-    rows = "Those that the brush holds. Sort by a click on a head, by several with Ctrl."
+    rows = "Where something is brushed, those that the brush holds. Sort by a click on a head, by several with Ctrl."
     return html.Div(
         [
             heading("Fleet", lead),

@@ -14,7 +14,7 @@ from ...analysis.contents import fleet_now, held, newest_campaigns, not_judged
 from ..document import Tiles
 from ..documents import fleet as documents
 from ..documents.verdicts import as_judged, table
-from ..words import MISSING, many, minute
+from ..words import many, minute
 from .page import RUNS, VERDICTS, Page, component, components, following, heading, section, told
 from .reading import MOST_CAMPAIGNS, JudgedCluster, judged_clusters
 from .state import URL, parse
@@ -128,10 +128,16 @@ def _contents(reading: Reading) -> Component:
     different = f"runs of {many(contents.workloads, 'probe')} or workloads"
     figures = [
         (f"{upto}{gpus:,}", f"GPUs on {many(contents.nodes, 'node')}" if contents.nodes else "GPUs"),
-        (contents.models or MISSING, "models of the GPUs" if ", " in (contents.models or "") else "model of the GPUs"),
+        *(
+            [(contents.models, "models of the GPUs" if ", " in contents.models else "model of the GPUs")]
+            if contents.models
+            else []
+        ),
         (f"{contents.runs:,}", different if contents.workloads != 1 else "runs of one probe or workload"),
         (minute(contents.last), f"newest run (UTC); the first was {minute(contents.first)}"),
     ]
+    if contents.models:
+        figures.insert(1, (contents.models, f"model{'s' if ', ' in contents.models else ''} of the GPUs"))
     return component(Tiles(figures))
 
 

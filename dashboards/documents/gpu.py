@@ -243,25 +243,26 @@ def named(rows: Sequence[Named], title: str = "") -> Table:
 
 
 def which(row: Row, shared: Mapping[str, tuple[int, int]], own_runs: pl.DataFrame) -> Section:
-    """Who the GPU is, and how many of its peers have the same driver, VBIOS and limit. n/a where nobody told."""
+    """Who the GPU is, and how many of its peers have the same driver, VBIOS and limit; at last what nobody told."""
 
     def same(name: str) -> str:
         n, counted = shared.get(name, (0, 0))
         return "" if counted < 2 else f", as {n:,} of {counted:,} {peers(row['model'])}"
 
-    pairs = [
-        (word, f"{MISSING if row[name] is None else row[name]}{same(name) if row[name] is not None else ''}")
-        for name, word in _IDENTITY.items()
-    ]
+    pairs = [(word, f"{row[name]}{same(name)}") for name, word in _IDENTITY.items() if row[name] is not None]
+    unknown = [word for name, word in _IDENTITY.items() if row[name] is None]
     limit, default = row["power_limit_mw"], row["power_limit_default_mw"]
     delivered = "" if default is None or default == limit else f" (delivered with {default / 1000:g} W)"
-    watts = MISSING if limit is None else f"{limit / 1000:g} W{delivered}{same('power_limit_mw')}"
+    if limit is None:
+        unknown.append("power limit")
+    else:
+        pairs.append(("power limit", f"{limit / 1000:g} W{delivered}{same('power_limit_mw')}"))
     began = own_runs["began"].drop_nulls()
     measured = f"{own_runs.height:,}"
     if len(began):
         measured += f", from {minute(began.min())} to {minute(began.max())} UTC"  # type: ignore[arg-type]
-    pairs += [("power limit", watts), ("cluster", str(row["cluster"])), ("key in the tables", str(row["gpu"]))]
-    return Section("Which GPU", [Facts([*pairs, ("runs", measured)])])
+    pairs += [("cluster", str(row["cluster"])), ("key in the tables", str(row["gpu"])), ("runs", measured)]
+    return Section("Which GPU", [Facts([*pairs, *([("not known", ", ".join(unknown))] if unknown else [])])])
 
 
 def newest(reading: pl.DataFrame) -> Section | None:
@@ -465,9 +466,11 @@ def _repeats(lines: Sequence[Line]) -> Table:
         ("workload", "workload"),
         (Column("runs", "count"), "runs"),
         (Column("sittings", "count"), lambda line: len(line.sittings)),
-        *_scatter("within a sitting", lambda line: line.within),
-        *_scatter("between sittings", lambda line: line.between),
     ]
+    if any(line.within for line in lines):
+        columns += _scatter("within a sitting", lambda line: line.within)
+    if any(line.between for line in lines):
+        columns += _scatter("between sittings", lambda line: line.between)
     return Table.of(lines, columns)
 
 

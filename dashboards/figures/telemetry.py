@@ -13,7 +13,7 @@ from ...analysis.telemetry.happened import Bar, Happened, Mark
 from ...analysis.telemetry.lines import Lines, Span
 from ...analysis.telemetry.readings import Floats, Key, Times, shown
 from ...store.vocabulary import OUT_OF_USE, EventKind
-from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
+from ..style import BLUE, GREEN, GREY, LEGEND, OLIVE, ORANGE, PINK, RED, SKY, layout
 from ..words import duration, many
 from .drawing import Bar as BarTrace
 from .drawing import Figure, Scatter, ending, figure_of, plain, single
@@ -202,6 +202,7 @@ class _Drawing:
             barmode="overlay",
             dragmode="zoom",
             uirevision="kept",
+            legend=LEGEND | {"yref": "container", "yanchor": "top"},  # the highest panel has its title there
         )
         at = total
         for height, head in zip(heights, [*titles, *["Reasons for the clock, and marks"] * bool(rows)], strict=True):

@@ -44,15 +44,21 @@ def test_a_person_finds_the_odd_gpu_and_sees_why(opened: Opened) -> None:
 
 
 @pytest.mark.long
-def test_a_chart_shows_the_figure_that_is_chosen(opened: Opened) -> None:
+def test_a_chart_shows_the_figure_that_is_chosen_and_the_address_says_which(opened: Opened) -> None:
     page = opened("gpu?gpu=c001-1/0")
-    chart = page.locator(
-        "#gpu-body div", has=page.get_by_role("heading", name="Its figures in those of its peers")
-    ).last
+    chart = page.locator("#gpu-body figure", has=page.get_by_role("heading", name="Its figures in those of its peers"))
     expect(chart.locator(".js-plotly-plot")).to_contain_text("slower than its peers, %")
     chart.locator(".dash-dropdown").click()
     page.get_by_role("option", name="power", exact=True).click()
     expect(chart.locator(".js-plotly-plot")).to_contain_text("more than its peers, %")
+    page.wait_for_url("**/gpu?gpu=c001-1%2F0&beside=power")
+    past = page.locator("#gpu-body figure", has=page.get_by_role("heading", name="Sitting by sitting"))
+    past.locator(".dash-dropdown").click()
+    page.get_by_role("option", name="copy-h2d", exact=True).click()
+    page.wait_for_url("**/gpu?gpu=c001-1%2F0&beside=power&probe=copy-h2d")
+    page.reload()  # a link that somebody was sent
+    expect(chart.locator(".js-plotly-plot")).to_contain_text("more than its peers, %")
+    expect(past.locator(".dash-dropdown")).to_contain_text("copy-h2d")
 
 
 @pytest.mark.long
