@@ -198,6 +198,8 @@ def is_part(labels: Mapping[str, str]) -> bool:
 
 def described(labels: Mapping[str, str]) -> dict[str, Any]:
     """What the labels of a series say of its GPU, by column of `gpus`; only what they say."""
+    if "ordinal" in labels:  # jobstats' exporter has the driver's number so, and the model as `name`
+        labels = {"gpu": labels["ordinal"], "modelName": labels.get("name", ""), **labels}
     row: dict[str, Any] = {key: _first(labels, names) for key, names in _LABELS.items()}
     hosts = (_first(labels, (name,)) for name in _NODE)
     node = next((host for host in hosts if host is not None and not _NO_NODE.fullmatch(host)), None)

@@ -91,6 +91,15 @@ _OTHERS = (
         "--query-gpu=timestamp,uuid,name,power.draw,clocks.sm,temperature.gpu,utilization.gpu --format=csv -l 1",
     ),
     (
+        r"^\s*GPU0\s.*\b(?:CPU|NUMA) Affinity",
+        "what nvidia-smi topo prints, which has no measurements; the GPUs of a node, with their addresses, are in "
+        "nvidia-smi -q",
+    ),
+    (
+        r"\A *JobID(?:Raw)? .*\n *-{4,} +-",
+        "what sacct prints for people; save it with sacct -P and read that with whorl jobs import --log",
+    ),
+    (
         r"\AGPU [0-9]+: .*\(UUID: ",
         "what nvidia-smi -L prints, which has no measurements; save nvidia-smi -q, which names the GPUs, too",
     ),

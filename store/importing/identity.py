@@ -83,7 +83,8 @@ def of_telemetry(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, option
     source = _of_rows(sheet, bound, remarks, options)
     if not source:
         source = "the file's name (--gpu NAME names it)"
-        _constant(sheet, _stem(sheet, options), remarks, options)
+        host = f"{options.node}:" if options.node is not None and options.gpu is None else ""
+        _constant(sheet, f"{host}{_stem(sheet, options)}", remarks, options)
     if instances.height:
         instance_rows = _of_instances(instances, bound, sheet, options)
         sheet.frame = pl.concat([sheet.frame, instance_rows], how="diagonal_relaxed").sort(LINE)
@@ -259,6 +260,11 @@ def _first_identity(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, opt
     for key in ("serial", "pci_bus_id"):
         if key in bound:
             keys[key] = _of_board_part(sheet, bound[key].column, key, host, fleet)
+    if "gpu" not in bound and {"index", "serial"} <= keys.keys() and not _is_of_boards(sheet, bound["serial"].column):
+        unknown = fleet.filter(pl.col("serial").is_null() & ~pl.col("gpu").str.starts_with("GPU-"))["gpu"]
+        stored = fleet["gpu"].unique().implode()
+        by_number = pl.when(~keys["serial"].is_in(stored) & keys["index"].is_in(unknown.implode())).then(keys["index"])
+        keys = {"serial": pl.coalesce(by_number, keys["serial"])} | keys
     stored = fleet["gpu"].unique().implode()
     if sheet.kind == "runs" and {"index", "pci_bus_id"} <= keys.keys():
         at_address = keys.pop("pci_bus_id")  # CUDA may number GPUs otherwise than the driver
@@ -308,6 +314,13 @@ def _of_board_part(sheet: Sheet, column: str, key: str, host: pl.Expr, fleet: pl
         return text.replace(dict(stored.select("serial", "gpu").iter_rows()))
     known = {f"{node}:{address(part)}": gpu for node, part, gpu in stored.select("node", key, "gpu").iter_rows()}
     return (host + ":" + text.replace({name: address(name) for name in sheet.frame[column].unique()})).replace(known)
+
+
+def _is_of_boards(sheet: Sheet, column: str) -> bool:
+    """Whether several GPUs in turn have one serial number, as those of one board do: then it is no GPU's."""
+    turns = pl.col("=slot") != pl.col("=slot").shift()
+    shares = sheet.frame.filter(stated(column).is_not_null()).group_by(column).agg(turns.fill_null(False).mean())
+    return bool((shares["=slot"] > 0.5).any())  # the number of a card changes once, if at all
 
 
 def _where(sheet: Sheet, bound: Bound, key: str, options: Options) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ...errors import UnitError
 from ..metrics import METRICS, Metric
 from ..schema import GPUS
-from ..vocabulary import EventKind
+from ..vocabulary import EventKind, reason_bit
 
 # -- units ----------------------------------------------------------------------------------------------------
 
@@ -367,7 +367,7 @@ _WHY = (
 )  # fmt: skip
 LOST_MARKS = {"gpu is lost": EventKind.LOST, "gpu requires reset": EventKind.NEEDS_RESET}
 """What nvidia-smi writes in each field of a GPU that does not answer, with or without brackets: what happened to it."""
-NO_ANSWER = frozenset({"err!", "[err!]"})
+NO_ANSWER = frozenset({"err!", "[err!]", "unknown error", "[unknown error]"})
 """What it writes where a call of the driver failed: of one field the sensor, of all fields of a row the GPU."""
 PLACEHOLDERS = frozenset(
     {"", "na", "n/a", "nan", "null", "none", "-", "err!", "not supported", "unknown error"}
@@ -375,6 +375,20 @@ PLACEHOLDERS = frozenset(
     | {f"[{why}]" for why in (*_WHY, *LOST_MARKS)}
     | set(LOST_MARKS)
 )
+
+
+REASON_BITS = {  # "throttle" until driver 530
+    name: reason_bit(reason)
+    for name, reason in {
+        "gpu_idle": "idle", "idle": "idle", "applications_clocks_setting": "applications_clocks",
+        "user_defined_clocks": "applications_clocks",  # until driver 352
+        "sw_power_cap": "power_cap", "hw_slowdown": "hw_slowdown", "sync_boost": "sync_boost",
+        "sw_thermal_slowdown": "thermal_software", "hw_thermal_slowdown": "thermal_hardware",
+        "hw_power_brake_slowdown": "power_brake", "display_clocks_setting": "display_clocks",
+        "display_clock_setting": "display_clocks",
+    }.items()
+}  # fmt: skip
+"""What nvidia-smi calls the single reasons for a clock, in columns, elements and titles: their bits."""
 
 
 # -- figures of runs ------------------------------------------------------------------------------------------

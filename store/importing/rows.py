@@ -19,6 +19,10 @@ from .meanings import split_label
 from .options import Options
 
 _LABEL = re.compile(r"^\s*([A-Za-z][A-Za-z0-9._-]*|[0-9]{1,6}):(?: |$)")
+_ABOVE = re.compile(
+    r"^-{4,}[ ]*\n([A-Za-z0-9][A-Za-z0-9._-]*)[ ]*\n-{4,}[ ]*$|^([A-Za-z0-9][A-Za-z0-9._-]*) \| [A-Z]+ \| rc=[0-9]+ >>[ ]*$",
+    re.MULTILINE,
+)
 _LABELLED = 0.9  # of the lines have a label, where a tool puts one in front of each
 _NODE = re.compile(r"^([A-Za-z][A-Za-z0-9._-]*):(?: +|$)(.*)$")
 _NEWEST = 64  # events among which one of the same row can be
@@ -27,8 +31,17 @@ _PIECE = 8192  # rows that wait before they become columns: a row takes many tim
 
 
 def by_host(text: str, file: str) -> dict[str, list[tuple[int, str]]]:
-    """The lines of a log with their numbers, by the host that pdsh, clush or srun wrote in front of each; all under
-    "" where nobody did. Raises InputError where srun numbered the lines of several tasks, whose hosts nobody knows."""
+    """The lines of a log with their numbers, by the host that pdsh, clush or srun wrote in front of each, or that
+    clush -b, dshbak or Ansible wrote above them; all under "" where nobody did. Raises InputError where srun numbered
+    the lines of several tasks, whose hosts nobody knows."""
+    if _ABOVE.match(text.lstrip()):
+        blocks: dict[str, list[tuple[int, str]]] = {}
+        for first, part in parts(text, _ABOVE):
+            lines = [(first + number - 1, line) for number, line in written(part)]
+            match = _ABOVE.match(part)
+            assert match is not None
+            blocks.setdefault(match[1] or match[2], []).extend(lines[match[0].count("\n") + 1 :])
+        return blocks
     lines = list(written(text))
     labels = [_LABEL.match(line) for _, line in lines]
     if not lines or sum(label is not None for label in labels) < _LABELLED * len(lines):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import polars as pl
 
@@ -11,6 +13,7 @@ from ..power_sensors import sensor_of_model
 from . import happened, identity
 from .content import LINE, Sheet
 from .layout import Bound, Layout
+from .meanings import REASON_BITS, TELEMETRY_MEANINGS
 from .options import Options
 from .times import instant, times
 from .values import Remarks, further_numbers, is_placeholder, numbers, parsed
@@ -18,6 +21,7 @@ from .values import Remarks, further_numbers, is_placeholder, numbers, parsed
 _SHARED = 8  # if one reading in this many repeats an instant, two GPUs are in one stream
 _PAUSE = 3  # a gap this many times as long as the one before or after it parts two groups of readings
 _OF_METRIC = {"metric", "metric_name", "field", "_field", "measurement", "_measurement"}  # what a `value` is of
+_REASON = re.compile(rf"clocks_(?:event|throttle)_reasons\.({'|'.join(REASON_BITS)})")
 _GROUPS = 5  # so many groups of equal size are no chance
 
 
@@ -28,11 +32,13 @@ def parse(
 
     Impossible rows are refused in the sheet. Raises InputError.
     """
-    bound, metrics = layout.bound, layout.metrics
+    bound = layout.bound
     # Of readings without times, equal ones follow each other.
     duplicates = identity.drop_duplicates(sheet) if "timestamp" in bound else []
     if layout.name == "mapped":
         _of_one_metric(sheet, layout)
+    _join_reasons(sheet, layout)
+    metrics = layout.metrics
     clusters = [name for name in sheet.names if name.lower() in identity.CLUSTER]
     sheet.frame = sheet.frame.select(LINE, *dict.fromkeys([*(b.column for b in bound.values()), *clusters]))
     happened.mark_lost(sheet, metrics, [b for b in bound.values() if b.meaning.kind in ("identity", "text")])
@@ -111,6 +117,25 @@ def _of_one_metric(sheet: Sheet, layout: Layout) -> None:
                 f"{sheet.file}: column {name!r} has {texts[0]!r} and {texts[1]!r}, so column {metrics[0]!r} holds "
                 "several metrics; write the rows of each metric to a file of its own and import that"
             )
+
+
+def _join_reasons(sheet: Sheet, layout: Layout) -> None:
+    """Bind columns of single reasons for the clock (Active, Not Active), where no column has all of them as bits."""
+    reasons = {name: match[1] for name in sheet.names if (match := _REASON.fullmatch(name.lower())) is not None}
+    if sheet.format or not reasons or "clock_event_reasons" in layout.bound:
+        return
+    texts = {name: pl.col(name).str.to_lowercase() for name in reasons}
+    known = pl.any_horizontal(text.is_in(["active", "not active"]) for text in texts.values())
+    bits = pl.sum_horizontal(
+        pl.when(text == "active").then(REASON_BITS[reasons[name]]).otherwise(0) for name, text in texts.items()
+    )
+    column = next(iter(reasons))
+    sheet.frame = sheet.frame.with_columns(
+        pl.when(known).then(bits.cast(pl.String)).otherwise(pl.lit("")).alias(column)
+    )
+    sheet.names = [name for name in sheet.names if name not in reasons or name == column]
+    meaning = next(meaning for meaning in TELEMETRY_MEANINGS if meaning.name == "clock_event_reasons")
+    layout.bound[meaning.name] = Bound(meaning, column)
 
 
 def _check_one_host(sheet: Sheet, options: Options) -> None:

@@ -19,12 +19,11 @@ from typing import Any
 
 from ....errors import InputError
 from ...exposition import gpus, text
-from ...vocabulary import JobSource, reason_bit
+from ...vocabulary import JobSource
 from ..content import written
-from ..meanings import TELEMETRY_MEANINGS, labelled
+from ..meanings import REASON_BITS, TELEMETRY_MEANINGS, labelled
 from ..rows import Rows, Value
 from ..times import Times
-from .nvidia_smi_log import REASONS
 
 NAME = "prometheus"
 
@@ -40,7 +39,7 @@ _OURS = re.compile("^(?:DCGM|NVIDIA)_(?:FI|EXP|SMI|GPU)_")  # of what is told wh
 _SHOWN = 6
 _MOST_XID = 100_000
 _XID_COUNT = "DCGM_EXP_XID_ERRORS_COUNT"
-_REASON = re.compile(rf"nvidia_smi_clocks_(?:event|throttle)_reasons_({'|'.join(REASONS)})(?:_active)?")
+_REASON = re.compile(rf"nvidia_smi_clocks_(?:event|throttle)_reasons_({'|'.join(REASON_BITS)})(?:_active)?")
 _JOB_LABEL, _JOB_GAUGE, _USER_GAUGE = "hpc_job", "nvidia_gpu_jobId", "nvidia_gpu_jobUid"
 
 
@@ -224,7 +223,7 @@ class _Pages:
         reading.measured |= not of_job
         number = int(sample.value) if sample.value is not None and 0 <= sample.value < 2**53 else 0
         if reason is not None:
-            reading.reasons = (reading.reasons or 0) | (reason_bit(REASONS[reason[1]]) if number else 0)
+            reading.reasons = (reading.reasons or 0) | (REASON_BITS[reason[1]] if number else 0)
         elif name == _USER_GAUGE:
             reading.user = str(number)
         elif name == _JOB_GAUGE:

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from xml.etree import ElementTree as ET
 from xml.parsers import expat
 
-from ...vocabulary import reason_bit
 from ..content import written
 from ..identity import address
+from ..meanings import REASON_BITS
 from ..rows import Rows, Value, parts
 from ..times import Times
 
@@ -89,14 +89,6 @@ _OF_INSTANCE = ("memory_used [MiB]", "memory_free [MiB]", "memory_total [MiB]")
 _REASON = re.compile(
     "clocks_(?:event|throttle)_reasons/(?:hw_slowdown/)?(?:clocks_(?:event|throttle)_reason_)?([a-z_]+)"
 )
-REASONS = {  # "throttle" until driver 530
-    "gpu_idle": "idle", "idle": "idle", "applications_clocks_setting": "applications_clocks",
-    "user_defined_clocks": "applications_clocks",  # until driver 352
-    "sw_power_cap": "power_cap", "hw_slowdown": "hw_slowdown", "sync_boost": "sync_boost",
-    "sw_thermal_slowdown": "thermal_software", "hw_thermal_slowdown": "thermal_hardware",
-    "hw_power_brake_slowdown": "power_brake", "display_clocks_setting": "display_clocks",
-    "display_clock_setting": "display_clocks",
-}  # fmt: skip
 # Memory errors since the driver was loaded: one total (until driver 440), or parts that add up.
 _ECC = {
     "ecc_corrected": ("single_bit/total", "sram_correctable dram_correctable"),
@@ -284,6 +276,8 @@ def _ecc(texts: Texts, total: str, parts: str) -> int | None:
 def _reasons(texts: Texts) -> int | None:
     """The bit mask of the reasons for the clock. None where no reason is active or inactive."""
     states = {path: state.lower() for path, state in texts.items() if state.lower() in ("active", "not active")}
-    names = {match[1]: states[path] for path in states if (match := _REASON.fullmatch(path)) and match[1] in REASONS}
-    active = {REASONS[name] for name, state in names.items() if state == "active"}
-    return sum(map(reason_bit, active)) if names else None
+    names = {
+        match[1]: states[path] for path in states if (match := _REASON.fullmatch(path)) and match[1] in REASON_BITS
+    }
+    active = {REASON_BITS[name] for name, state in names.items() if state == "active"}
+    return sum(active) if names else None
