@@ -33,10 +33,10 @@ from numpy.typing import NDArray
 from ...errors import InputError, StoreError, UnitError, WhorlError
 from ...store.importing import content
 from ...store.importing.content import LINE, Sheet
-from ...store.importing.layout import Bound
-from ...store.importing.meanings import Meaning
+from ...store.importing.meanings import Bound, Meaning
+from ...store.importing.options import Options
 from ...store.importing.times import times
-from ...store.importing.values import Remarks, is_placeholder, parsed
+from ...store.importing.values import is_placeholder, parsed
 from ...store.instants import iso, nanoseconds
 from ...store.system.files import put
 from ...store.system.network import TooLarge
@@ -214,9 +214,9 @@ def _with_begin(sheet: Sheet, path: Path, column: str, time_zone: str) -> pl.Dat
     meaning = Meaning("time", "time stamp", "begin of an hour")
     text = pl.col(column).str.replace(r"^(\d{4}[-/]\d\d[-/]\d\d)$", "$1 00:00:00")
     text = text.str.replace(r"^(\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d)(Z|[+-]\d\d:?\d\d)?$", "${1}:00$2")
-    sheet.frame = sheet.frame.with_columns(text.alias(column))
+    sheet.frame, sheet.options = sheet.frame.with_columns(text.alias(column)), Options(time_zone=time_zone)
     try:
-        times(sheet, Bound(meaning, column), Remarks(), minus_one=False, stream=False, time_zone=time_zone)
+        times(sheet, Bound(meaning, column), minus_one=False, stream=False)
     except InputError as error:
         raise InputError(
             f"{path}: {column!r} has no times such as 2026-01-31T12:00Z, or in {time_zone}; repair it"

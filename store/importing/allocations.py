@@ -15,13 +15,13 @@ from .. import hostlist
 from ..vocabulary import EventKind, GpuFrom, JobSource
 from . import identity, superseding
 from .content import LINE, Sheet
-from .layout import Bound, Layout, recognise
-from .meanings import PLACEHOLDERS
-from .options import Options, typed
+from .layout import recognise
+from .meanings import PLACEHOLDERS, Bound
+from .options import typed
 from .provenance import Report
 from .rows import Rows, Value, parts
 from .times import times
-from .values import Remarks, is_placeholder, numbers, parsed, stated
+from .values import is_placeholder, numbers, parsed, stated
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -35,15 +35,13 @@ _MOST = 128  # GPUs of one node
 _MANY = 10  # rows, of which one would have the first GPU
 
 
-def parse(
-    sheet: Sheet, layout: Layout, options: Options, remarks: Remarks
-) -> tuple[pl.DataFrame, pl.DataFrame, list[int]]:
-    """The allocations of a sheet (columns of `jobs`, and LINE), events about refused rows, the lines of duplicates.
+def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The allocations of a sheet (columns of `jobs`, and LINE), and events about refused rows.
 
     A row that names several GPUs becomes one row for each. Impossible rows are refused in the sheet. Raises InputError.
     """
-    bound = layout.bound
-    duplicates = identity.drop_duplicates(sheet)
+    bound = sheet.bound
+    identity.drop_duplicates(sheet)
     texts = sheet.frame
     stamps = texts.select(LINE)
     for name in ("submitted", "began", "ended"):
@@ -51,15 +49,13 @@ def parse(
             times(
                 sheet,
                 bound[name],
-                remarks,
                 minus_one=False,
                 stream=False,
-                time_zone=options.time_zone,
                 after="=began" if name == "ended" else "",
             )
             stamps = stamps.join(sheet.frame.select(LINE, f"={name}"), on=LINE, how="left")  # the end may be unreadable
     if "share" in bound:
-        numbers(sheet, [bound["share"]], remarks, minus_one=False)
+        numbers(sheet, [bound["share"]], minus_one=False)
     began, ended = pl.col("=began"), pl.col("=ended")
     sheet.refuse(
         (is_placeholder(bound["job"].column, minus_one=False), "it names no job"),
@@ -68,18 +64,19 @@ def parse(
         (began.is_null(), f"{bound['began'].column} is missing"),
         ((ended < began).fill_null(False), BACKWARD),
     )
-    _gpus(sheet, bound, options, remarks)
-    frame = _frame(sheet, bound, options.cluster)
+    _gpus(sheet)
+    frame = _frame(sheet, sheet.options.cluster)
     once = frame.sort(pl.col("ended").is_null(), pl.col(LINE), descending=[True, False])
     once = once.unique(superseding.KEY, keep="last")  # running and ended, in one file
-    duplicates += frame.join(once, on=LINE, how="anti")[LINE].unique().sort().to_list()
-    return once.sort(LINE), _refused(texts.join(stamps, on=LINE, how="left"), sheet, bound), duplicates
+    sheet.duplicates += frame.join(once, on=LINE, how="anti")[LINE].unique().sort().to_list()
+    return once.sort(LINE), _refused(texts.join(stamps, on=LINE, how="left"), sheet)
 
 
-def beside_telemetry(store: Store, sheet: Sheet, options: Options, report: Report) -> pl.DataFrame:
+def beside_telemetry(store: Store, sheet: Sheet, report: Report) -> pl.DataFrame:
     """The new rows of `jobs` of a file that also has telemetry; the report tells of them. `sheet` is of its jobs."""
-    layout = recognise(sheet, replace(options, columns={}, units={}))
-    frame, _, _ = parse(sheet, layout, options, Remarks())
+    sheet.options = replace(sheet.options, columns={}, units={})
+    recognise(sheet)
+    frame, _ = parse(sheet)
     rows = superseding.conformed(going_on(store, frame))
     new_rows = superseding.new_records(store, rows)
     number, stored = (table.select(superseding.KEY).unique().height for table in (rows, new_rows))
@@ -110,28 +107,28 @@ def _node_has(bound: dict[str, Bound], characters: str) -> pl.Expr:
     return ~is_placeholder(node, minus_one=False) & pl.col(node).str.contains(characters)
 
 
-def _gpus(sheet: Sheet, bound: dict[str, Bound], options: Options, remarks: Remarks) -> None:
+def _gpus(sheet: Sheet) -> None:
     """`=gpu`: a row for each GPU of each row; NULL where the row has only a node."""
     none = [pl.lit(None, pl.String).alias(name) for name in ("=gpu", "=said")]
-    gpu_column = bound.get("gpu") or bound.get("index")
+    gpu_column = sheet.bound.get("gpu") or sheet.bound.get("index")
     if gpu_column is None:
-        sheet.refuse((is_placeholder(bound["node"].column, minus_one=False), "it names no node"))
+        sheet.refuse((is_placeholder(sheet.bound["node"].column, minus_one=False), "it names no node"))
         sheet.frame = sheet.frame.with_columns(none)
         return
     unknown = is_placeholder(gpu_column.column, minus_one=False)
     _which_or_how_many(sheet, gpu_column, unknown)
-    no_node = is_placeholder(bound["node"].column, minus_one=False) if "node" in bound else pl.lit(True)
+    no_node = is_placeholder(sheet.bound["node"].column, minus_one=False) if "node" in sheet.bound else pl.lit(True)
     sheet.refuse((unknown & no_node, "it names neither a GPU nor a node"))
     without = sheet.frame.filter(unknown).with_columns(none)
     sheet.frame = sheet.frame.filter(~unknown)
-    of_driver = options.columns.get(gpu_column.column, "").partition(":")[0] == "index"
-    _one_each(sheet, gpu_column.column, bound, of_driver=of_driver)
+    of_driver = sheet.options.columns.get(gpu_column.column, "").partition(":")[0] == "index"
+    _one_each(sheet, gpu_column.column, of_driver=of_driver)
     # Names stay as they are: which card had one when the job began, the view `jobs_now` says.
-    is_name = pl.col("=number") | pl.col(gpu_column.column).is_in(options.fleet()["name"].to_list())
+    is_name = pl.col("=number") | pl.col(gpu_column.column).is_in(sheet.options.fleet()["name"].to_list())
     by_name = sheet.frame.filter(is_name).with_columns(
         pl.col(gpu_column.column).alias("=gpu"), pl.col(gpu_column.column).alias("=said")
     )
-    by_name = _of_slurm(by_name, gpu_column, options, remarks)
+    by_name = _of_slurm(by_name, gpu_column.column, sheet)
     sheet.frame = sheet.frame.filter(~is_name).with_columns(none[1])
     identity.of_jobs(sheet, gpu_column)
     refused = [line for lines in sheet.refused.lines.values() for line in lines]
@@ -139,20 +136,20 @@ def _gpus(sheet: Sheet, bound: dict[str, Bound], options: Options, remarks: Rema
     sheet.frame = all_rows.filter(~pl.col(LINE).is_in(refused))  # with one of its GPUs, the row is refused
 
 
-def _of_slurm(rows: pl.DataFrame, gpu_column: Bound, options: Options, remarks: Remarks) -> pl.DataFrame:
+def _of_slurm(rows: pl.DataFrame, column: str, sheet: Sheet) -> pl.DataFrame:
     """The rows, with the UUID as `=gpu` where the GPU is an index of Slurm's (IDX): a place in gres.conf, which is no
     number of the driver's. NULL where no tag says which GPU that was when the job began."""
     by_index = pl.col("=said").str.contains(_BY_SLURM, literal=True)
     gpus: list[str | None] = []
     for name, began in rows.filter(by_index).select("=said", "=began").iter_rows():
         node, _, index = name.partition(_BY_SLURM)
-        order = {} if options.slurm_order is None else options.slurm_order(node, began)
+        order = {} if sheet.options.slurm_order is None else sheet.options.slurm_order(node, began)
         gpus.append(order.get(int(index)))
     if None in gpus:
-        remarks.notes.append(
+        sheet.notes.append(
             f"{gpus.count(None)} GPUs of jobs are known by Slurm's index (IDX) only, which is a place in gres.conf: "
             "tags of their nodes, in the store's folder tags, say which GPUs these are (docs/jobs.md); if it is the "
-            f"driver's number on all of these nodes, say {typed('--map', gpu_column.column, 'index')}"
+            f"driver's number on all of these nodes, say {typed('--map', column, 'index')}"
         )
     found = rows.filter(by_index).with_columns(pl.Series("=gpu", gpus, pl.String))
     return pl.concat([rows.filter(~by_index), found])
@@ -177,10 +174,10 @@ def _which_or_how_many(sheet: Sheet, gpu_column: Bound, unknown: pl.Expr) -> Non
         )
 
 
-def _one_each(sheet: Sheet, column: str, bound: dict[str, Bound], *, of_driver: bool) -> None:
+def _one_each(sheet: Sheet, column: str, *, of_driver: bool) -> None:
     """A row for each GPU that a field lists. The number of a GPU on its node becomes its name, `node/number`, and an
     index of Slurm's `node IDX number`, unless the user says that these are the driver's."""
-    node = bound["node"].column if "node" in bound else None
+    node = sheet.bound["node"].column if "node" in sheet.bound else None
     pairs = sheet.frame.select(pl.col(column).alias("gpus"), pl.lit(None).alias("node") if node is None else node)
     by_name = {pair: _listed(*pair, of_driver=of_driver) for pair in pairs.unique().iter_rows()}
     lists = pl.Series(column, [by_name[pair] for pair in pairs.iter_rows()], pl.List(pl.String))
@@ -211,9 +208,11 @@ def _listed(text: str, node: str | None, *, of_driver: bool) -> list[str] | None
     return [f"{node}{between}{number}" for number in numbers]
 
 
-def _frame(sheet: Sheet, bound: dict[str, Bound], cluster: str) -> pl.DataFrame:
-    texts = [stated(b.column).alias(b.meaning.column) for b in bound.values() if b.meaning.kind == "text"]
-    numbers_of = [pl.col(parsed(bound[name].meaning)).alias(name) for name in ("submitted", "share") if name in bound]
+def _frame(sheet: Sheet, cluster: str) -> pl.DataFrame:
+    texts = [stated(b.column).alias(b.meaning.column) for b in sheet.bound.values() if b.meaning.kind == "text"]
+    numbers_of = [
+        pl.col(parsed(sheet.bound[name].meaning)).alias(name) for name in ("submitted", "share") if name in sheet.bound
+    ]
     has_gpu = pl.col("=gpu").is_not_null()
     frame = sheet.frame.select(
         pl.lit(cluster).alias("cluster"),
@@ -238,10 +237,12 @@ def _frame(sheet: Sheet, bound: dict[str, Bound], cluster: str) -> pl.DataFrame:
     )
 
 
-def _refused(texts: pl.DataFrame, sheet: Sheet, bound: dict[str, Bound]) -> pl.DataFrame:
+def _refused(texts: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
     """An event for each refused row that has a time: whoever adds up the energy of jobs must know of it."""
     why = [(line, reason) for reason, lines in sheet.refused.lines.items() for line in lines]
     rows = texts.join(pl.DataFrame(why, {LINE: pl.Int64, "why": pl.String}, orient="row"), on=LINE)
+
+    bound = sheet.bound
 
     def text(name: str) -> pl.Expr:
         return stated(bound[name].column) if name in bound else pl.lit(None, pl.String)

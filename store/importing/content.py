@@ -23,7 +23,8 @@ import polars as pl
 
 from ...errors import InputError
 from ..events import Event
-from .meanings import split_label
+from .meanings import METRIC_KINDS, Bound, split_label
+from .options import Options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,32 +117,47 @@ class Refused:
 
 @dataclass
 class Sheet:
-    """A file as rows of text: `frame` has a column of text for each name, and `LINE`, the line number.
+    """A file as rows of text, what its columns mean, and the account of what becomes of the rows.
 
-    `rows` counts all data rows; those that could not be cut into fields are in `refused` already. Where one line may
-    hold several rows, `LINE` and `refused` have keys of rows from 1 on, and `lines` says in which line each stands. Of
-    a format (`formats.py`), the columns are named after meanings, `RECORD` tells equal rows apart, and `events` are
-    about rows. `messages` are lines in which a tool says something: number and text. `used` are the options --at and
-    --every where something was read with them.
+    `frame` has a column of text for each of `names`, and `LINE`, the line number. `rows` counts all data rows; those
+    that could not be cut into fields are in `refused` already. Where one line may hold several rows, `LINE` and
+    `refused` have keys of rows from 1 on, and `lines` says in which line each stands. Of a format (`formats.py`), the
+    columns are named after meanings, `RECORD` tells equal rows apart, and `events` are about rows.
     """
 
     file: str
-    sha256: str
-    size: int
-    names: list[str]
-    frame: pl.DataFrame
-    rows: int
-    refused: Refused
+    options: Options
+    names: list[str] = field(default_factory=list)
+    frame: pl.DataFrame = field(default_factory=pl.DataFrame)
+    rows: int = 0
+    sha256: str = ""
+    size: int = 0
+    refused: Refused = field(default_factory=Refused)
     format: str = ""  # "" for a table
-    kind: str = ""  # of a format: runs | telemetry | jobs | node_power
+    kind: str = ""  # runs | telemetry | jobs | timelines | node_power
+    layout: str = ""  # a name of `layout.LAYOUTS`, `mapped`, or the format
+    bound: dict[str, Bound] = field(default_factory=dict)  # by the name of the meaning
     lines: Sequence[int] = ()
     notes: list[str] = field(default_factory=list)
+    placeholders: dict[str, int] = field(default_factory=dict)  # column -> values turned into NULL
+    units: dict[str, dict[str, str]] = field(default_factory=dict)  # column -> {unit, from}
+    duplicates: list[int] = field(default_factory=list)  # keys of rows
     events: list[tuple[int, Event]] = field(default_factory=list)
-    messages: list[tuple[int, str]] = field(default_factory=list)
-    used: set[str] = field(default_factory=set)
+    messages: list[tuple[int, str]] = field(default_factory=list)  # lines in which a tool says something
+    used: set[str] = field(default_factory=set)  # of --at and --every, where something was read with them
     jobs: Sheet | None = None  # of telemetry: who had the GPUs, as the same file says
     source: str = ""  # of jobs: a code of `jobs.source`
     unfinished: int = 0  # the last line, if it does not end: a value in it may be cut off
+
+    @property
+    def metrics(self) -> list[Bound]:
+        """The columns of numbers that telemetry has."""
+        return [b for b in self.bound.values() if b.meaning.kind in METRIC_KINDS]
+
+    def ignored(self) -> list[str]:
+        """The columns that are not stored."""
+        used = {b.column for b in self.bound.values()}
+        return [name for name in self.names if name not in used]
 
     def line(self, key: int) -> int:
         """The line in which the row of this key stands."""
@@ -166,7 +182,7 @@ class Sheet:
 
 def read(path: Path) -> Sheet:
     """The file at `path` as a sheet: CSV or Parquet, plain or compressed. Raises InputError as `load` and `cut` do."""
-    return cut(path, load(path), None)
+    return cut(path, load(path), Options())
 
 
 def written(text: str) -> Iterator[tuple[int, str]]:
@@ -181,21 +197,21 @@ def shown(path: Path) -> str:
     return path.name.encode("utf-8", "backslashreplace").decode()
 
 
-def cut(path: Path, content: bytes, header: str | None) -> Sheet:
-    """The content of the file at `path` as a sheet. `header` has the names of its columns where it has none.
+def cut(path: Path, content: bytes, options: Options) -> Sheet:
+    """The content of the file at `path` as a sheet. `options.header` has the names of its columns where it has none.
 
     Raises InputError where it is not text, or has no rows.
     """
-    sheet = Sheet(shown(path), hashlib.sha256(content).hexdigest(), len(content), [], pl.DataFrame(), 0, Refused())
+    sheet = Sheet(shown(path), options, sha256=hashlib.sha256(content).hexdigest(), size=len(content))
     if content[:4] == b"PAR1":
-        if header is not None:
+        if options.header is not None:
             raise InputError(f"{path} is Parquet, which names its columns: leave out header=")
         _from_parquet(sheet, content, path)
     else:
         lines = _lines(content, path)
         sheet.unfinished = 0 if content.endswith((b"\n", b"\r")) else lines[LINE][-1]
         del content  # its bytes and its lines need not be there at once
-        _from_text(sheet, lines, path, header)
+        _from_text(sheet, lines, path)
     return sheet
 
 
@@ -229,7 +245,8 @@ def _lines(content: bytes, path: Path) -> pl.DataFrame:
     return table.filter(pl.col("text").str.strip_chars() != "")
 
 
-def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path, option: str | None) -> None:
+def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path) -> None:
+    option = sheet.options.header
     if _OF_EXCEL.match(table["text"][0]) and table.height > 1:
         table = table.slice(1)
     table = _without_comments(table)

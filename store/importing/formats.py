@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +23,7 @@ from . import allocations, content, node_power
 from .content import LINE, RECORD, Content, Sheet
 from .options import Options
 from .rows import Rows
-from .times import COUNTED, NS, UntimedError, text_of_ns
+from .times import NS, text_of_ns
 from .tools import (
     dmon,
     exporter,
@@ -128,7 +128,7 @@ def read(loaded: Content, options: Options) -> Sheet:
         for pattern, instead in _OTHERS:
             if re.search(pattern, head, re.MULTILINE | re.IGNORECASE):
                 raise InputError(f"{path} is {instead}")
-        return content.cut(path, loaded.take(), options.header)
+        return content.cut(path, loaded.take(), options)
     if options.header is not None:
         raise InputError(f"{path} is of {known.name}, which names its values: leave out header=")
     text = loaded.take().decode("utf-8-sig", "replace")
@@ -177,23 +177,17 @@ def _check_one_host(sheet: Sheet, node: str) -> None:
 
 def _rows(path: Path, known: Format, text: str, options: Options) -> Rows:
     """The rows of a file. If it has no times and no option gives them, it was written when it was last changed."""
-    rows = Rows(content.shown(path), options)
     changed = path.stat().st_mtime_ns
     believed = options.at is None and _OLDEST_NS < changed <= time.time_ns() + NS
+    step_s = options.every or known.every_s
+    rows = Rows(content.shown(path), options, began_ns=changed if believed else None, step_s=step_s)
+    known.read(text, rows)
     date = f"when the file was last changed ({text_of_ns(changed)[:19]} UTC); if that is wrong, import it into a new"
-    try:
-        known.read(text, rows)
-    except UntimedError:
-        if not believed:
-            raise
-        step_s = options.every or known.every_s
-        trial = Rows(rows.file, replace(options, at=text_of_ns(changed), every=step_s))
-        known.read(text, trial)  # to count the readings
-        behind_s = (trial.sweeps - 1) * (step_s or 0.0)
-        rows = Rows(rows.file, replace(options, at=text_of_ns(changed - round(behind_s * NS)), every=step_s))
-        known.read(text, rows)
-        if behind_s:
-            rows.notes.remove(COUNTED)  # the note below says it
+    if believed and rows.sweeps:
+        behind_s = (rows.sweeps - 1) * (step_s or 0.0)
+        if behind_s:  # read again, as it is known how many readings there are
+            rows = Rows(rows.file, options, began_ns=changed - round(behind_s * NS), step_s=step_s)
+            known.read(text, rows)
             rows.note(f"its times are counted back, {step_s:g} s apart, from {date} store with --at and --every")
         else:
             rows.note(f"its time is taken from {date} store with --at")

@@ -20,11 +20,9 @@ from ..metrics import BOARD_POWER, UNTRUSTED_POWER
 from ..vocabulary import EventKind
 from . import identity
 from .content import LINE, Sheet
-from .layout import Bound
-from .meanings import LOST_MARKS, NO_ANSWER
-from .options import Options
+from .meanings import LOST_MARKS, NO_ANSWER, Bound
 from .times import instant
-from .values import Remarks, stated
+from .values import stated
 
 _AT_ONCE = 0.25  # of the shortest time between two readings of a GPU
 _SHOWN = 10  # sentences in the report; the table has all
@@ -42,7 +40,7 @@ _TELLS_OF_LOST = re.compile(
 _ADDRESS = re.compile(r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
 
 
-def of_rows(sheet: Sheet, stamps: str, options: Options, remarks: Remarks) -> pl.DataFrame:
+def of_rows(sheet: Sheet, stamps: str) -> pl.DataFrame:
     """The events that a reader tells of rows, with the GPU and node of the row: columns of `events`, and `LINE`.
 
     Their time is their own, else that of the row in the column `stamps`, else --at, else now.
@@ -55,7 +53,11 @@ def of_rows(sheet: Sheet, stamps: str, options: Options, remarks: Remarks) -> pl
     stamps_ns = [event.ts_ns if event.ts_ns is not None else whose[key][2] for key, event in events]
     if None in stamps_ns:
         sheet.used.add("at")
-        otherwise = instant(options.at, options.time_zone, "--at") if options.at is not None else time.time_ns()
+        otherwise = (
+            instant(sheet.options.at, sheet.options.time_zone, "--at")
+            if sheet.options.at is not None
+            else time.time_ns()
+        )
         stamps_ns = [otherwise if ns is None else ns for ns in stamps_ns]
     names = ("pci_bus_id", *TYPED, "detail")
     columns: dict[str, list[object]] = {name: [getattr(event, name) for _, event in events] for name in names}
@@ -67,7 +69,7 @@ def of_rows(sheet: Sheet, stamps: str, options: Options, remarks: Remarks) -> pl
         "node": [whose[key][1] for key, _ in events],
     }
     frame = pl.DataFrame({name: columns[name] for name in _SCHEMA}, {**_SCHEMA, "ts": pl.Int64})
-    _tell(((gpu, detail) for gpu, detail in frame.select("gpu", "detail").iter_rows()), frame.height, remarks)
+    _tell(((gpu, detail) for gpu, detail in frame.select("gpu", "detail").iter_rows()), frame.height, sheet.notes)
     return frame.with_columns(times_of_ns(pl.col("ts")))
 
 
@@ -82,14 +84,14 @@ def mark_lost(sheet: Sheet, readings: list[Bound], identities: list[Bound]) -> N
     )
 
 
-def of_lost_gpus(sheet: Sheet, bound: dict[str, Bound], options: Options, remarks: Remarks) -> pl.DataFrame:
+def of_lost_gpus(sheet: Sheet) -> pl.DataFrame:
     """An event each time a GPU begins to be lost or to need a reset, in rows or in lines of nvidia-smi itself.
 
     Rows of which nothing says which GPU they are about are refused.
     """
-    _name_the_only_gpu(sheet, bound)
+    _name_the_only_gpu(sheet)
     whose, kind = ["gpu", "node", "pci_bus_id"], pl.col("kind")
-    part = bound["pci_bus_id"].column if "pci_bus_id" in bound else None
+    part = sheet.bound["pci_bus_id"].column if "pci_bus_id" in sheet.bound else None
     rows = sheet.frame.select(
         LINE,
         pl.col("=timestamp").alias("ts"),
@@ -102,24 +104,26 @@ def of_lost_gpus(sheet: Sheet, bound: dict[str, Bound], options: Options, remark
     if rows["kind"].count():
         before = kind.shift().over(whose)
         events = rows.sort("ts", maintain_order=True).filter(kind.is_not_null() & kind.ne_missing(before))
-    events = pl.concat([events, _of_messages(sheet, rows, options)]).sort("ts")
+    events = pl.concat([events, _of_messages(sheet, rows)]).sort("ts")
     places = {text: identity.address(text) for text in events["pci_bus_id"].drop_nulls()}
     events = events.with_columns(
         pl.col("pci_bus_id").replace(places), kind.replace_strict(_SENTENCES, default=None).alias("detail")
     )
     _tell(
-        events.select(pl.coalesce("gpu", "pci_bus_id", pl.lit("a GPU")), "detail").iter_rows(), events.height, remarks
+        events.select(pl.coalesce("gpu", "pci_bus_id", pl.lit("a GPU")), "detail").iter_rows(),
+        events.height,
+        sheet.notes,
     )
     lost = pl.col("=lost").is_not_null()
     sheet.refuse((pl.col("=gpu").is_null() & lost, "the GPU is lost, and nothing says which it was"))
     return pl.concat([_SCHEMA.to_frame(), events], how="diagonal")
 
 
-def _name_the_only_gpu(sheet: Sheet, bound: dict[str, Bound]) -> None:
+def _name_the_only_gpu(sheet: Sheet) -> None:
     """Give rows of a lost GPU that state no identity to the only GPU of the file, if they take turns with its readings:
     a row that follows another at once is of another GPU."""
     gpus = sheet.frame["=gpu"].drop_nulls().unique()
-    if len(gpus) != 1 or not sheet.frame["=gpu"].null_count() or {"serial", "pci_bus_id"} & bound.keys():
+    if len(gpus) != 1 or not sheet.frame["=gpu"].null_count() or {"serial", "pci_bus_id"} & sheet.bound.keys():
         return
     named = sheet.frame.filter(pl.col("=gpu").is_not_null())
     gaps, own_gaps = (
@@ -132,7 +136,7 @@ def _name_the_only_gpu(sheet: Sheet, bound: dict[str, Bound]) -> None:
     sheet.frame = sheet.frame.with_columns(pl.when(unnamed).then(pl.lit(gpus[0])).otherwise("=gpu").alias("=gpu"))
 
 
-def _of_messages(sheet: Sheet, rows: pl.DataFrame, options: Options) -> pl.DataFrame:
+def _of_messages(sheet: Sheet, rows: pl.DataFrame) -> pl.DataFrame:
     """The GPUs that lines of nvidia-smi name as lost: at the time of the reading before, of the first one else."""
     lines = {
         match[0]: (line, text)
@@ -141,12 +145,14 @@ def _of_messages(sheet: Sheet, rows: pl.DataFrame, options: Options) -> pl.DataF
     }
     if not lines or not rows.height:
         return rows.clear()
-    places = pl.concat([options.fleet().select("gpu", "node", "pci_bus_id"), rows.select("gpu", "node", "pci_bus_id")])
+    places = pl.concat(
+        [sheet.options.fleet().select("gpu", "node", "pci_bus_id"), rows.select("gpu", "node", "pci_bus_id")]
+    )
     gpus = {
         (node, identity.address(part)): gpu for gpu, node, part in places.unique().drop_nulls("pci_bus_id").iter_rows()
     }
     nodes = rows["node"].drop_nulls().unique()
-    node = options.node or (nodes[0] if len(nodes) == 1 else None)
+    node = sheet.options.node or (nodes[0] if len(nodes) == 1 else None)
     events = []
     for part, (line, text) in lines.items():
         address = identity.address(part)
@@ -158,11 +164,11 @@ def _of_messages(sheet: Sheet, rows: pl.DataFrame, options: Options) -> pl.DataF
     return events_of_lines.with_columns(pl.col("ts").fill_null(stamps["ts"][0])).select(rows.columns)
 
 
-def _tell(sentences: Iterable[tuple[str, str]], number: int, remarks: Remarks) -> None:
+def _tell(sentences: Iterable[tuple[str, str]], number: int, notes: list[str]) -> None:
     """Tell the first events in the report."""
-    remarks.notes += [f"{gpu}: {detail}" for gpu, detail in islice(sentences, _SHOWN)]
+    notes += [f"{gpu}: {detail}" for gpu, detail in islice(sentences, _SHOWN)]
     if number > _SHOWN:
-        remarks.notes.append(f"{number - _SHOWN} more events are in the table `events`")
+        notes.append(f"{number - _SHOWN} more events are in the table `events`")
 
 
 # -- sensors and clocks ---------------------------------------------------------------------------------------
@@ -191,7 +197,7 @@ _MARKED = pl.Schema(
 )
 
 
-def marked(frame: pl.DataFrame, earlier: pl.DataFrame, remarks: Remarks) -> tuple[pl.DataFrame, pl.DataFrame]:
+def marked(frame: pl.DataFrame, earlier: pl.DataFrame, notes: list[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The readings with `quality`, and events, together with `earlier` ones."""
     events = [earlier]
     powers = [name for name in BOARD_POWER if name in frame.columns]
@@ -202,7 +208,7 @@ def marked(frame: pl.DataFrame, earlier: pl.DataFrame, remarks: Remarks) -> tupl
             events.append(sensor_events)
             marks = pl.concat([marks, lines.select(LINE, pl.lit(mark).alias("quality"))])
     all_events = pl.concat([_MARKED.to_frame(), *events], how="diagonal_relaxed").select(_MARKED.names()).cast(_MARKED)
-    remarks.notes.extend(f"{gpu}: {text}" for gpu, text in all_events.select("gpu", "detail").iter_rows())
+    notes.extend(f"{gpu}: {text}" for gpu, text in all_events.select("gpu", "detail").iter_rows())
     return frame.join(marks, on=LINE, how="left", maintain_order="left"), all_events
 
 

@@ -8,16 +8,16 @@ from other rows with the same number, serial or PCI address. The result is six c
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import polars as pl
 
 from ...errors import InputError
 from ..names import known_gpu
 from .content import LINE, RECORD, Sheet
-from .layout import Bound
-from .meanings import BOARD
-from .options import Options, typed
-from .values import Remarks, is_placeholder, stated
+from .meanings import BOARD, Bound
+from .options import typed
+from .values import is_placeholder, stated
 
 _HEX = "[0-9a-fA-F]"
 _UUID = f"(?i)^(?:GPU-|MIG-)?{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}$"
@@ -41,89 +41,88 @@ def row_texts(sheet: Sheet) -> pl.Series:
     return sheet.frame.select(pl.concat_str(names, separator="\x1f")).to_series()
 
 
-def drop_duplicates(sheet: Sheet) -> list[int]:
-    """Drop rows that repeat an earlier row in all fields. Returns their line numbers.
+def drop_duplicates(sheet: Sheet) -> None:
+    """Drop rows that repeat an earlier row in all fields, and count them as duplicates.
 
     Only whole rows are compared: two runs that differ in any field are two runs.
     """
     if sheet.frame.drop(LINE).hash_rows().is_unique().all():  # the texts of all rows need much memory
-        return []
+        return
     first = row_texts(sheet).is_first_distinct()
-    lines: list[int] = sheet.frame[LINE].filter(~first).to_list()
+    sheet.duplicates += sheet.frame[LINE].filter(~first).to_list()
     sheet.frame = sheet.frame.filter(first)
-    return lines
 
 
-def of_runs(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: Options) -> None:
+def of_runs(sheet: Sheet) -> None:
     """Add the identity columns to a sheet of runs. Raises InputError where the file names no GPU."""
-    source = _of_rows(sheet, bound, remarks, options)
+    source = _of_rows(sheet)
     if not source:
         raise InputError(
             f"{sheet.file} does not name the GPU of each row (no uuid, no node with device); "
             f"name the column with --map COLUMN=gpu (COLUMN=index if it numbers the GPUs of a node), or the GPU with "
             f"--gpu NAME"
         )
-    if "index" in bound and "gpu" not in bound and source != "--gpu":
-        remarks.notes.append(f"the GPU is taken from {source}")
+    if "index" in sheet.bound and "gpu" not in sheet.bound and source != "--gpu":
+        sheet.notes.append(f"the GPU is taken from {source}")
     sheet.refuse((pl.col("=gpu").is_null(), "no GPU identity (its place is unknown)"))
-    if {"gpu", "slot"} <= bound.keys():
-        _check_places(sheet, remarks)
+    if {"gpu", "slot"} <= sheet.bound.keys():
+        _check_places(sheet)
 
 
-def of_telemetry(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: Options) -> str:
+def of_telemetry(sheet: Sheet) -> str:
     """Add the GPU of each row to a sheet of telemetry and say where it was taken from, at last from the file's name.
 
     `=gpu` is NULL where nothing names the GPU: of rows of a GPU that is lost.
     """
     instances = sheet.frame.clear()
-    if "instance" in bound:
-        whole_gpu = is_placeholder(bound["instance"].column, minus_one=False)
+    if "instance" in sheet.bound:
+        whole_gpu = is_placeholder(sheet.bound["instance"].column, minus_one=False)
         instances = sheet.frame.filter(~whole_gpu)
         sheet.frame = sheet.frame.filter(whole_gpu)
-    source = _of_rows(sheet, bound, remarks, options)
+    source = _of_rows(sheet)
     if not source:
         source = "the file's name (--gpu NAME names it)"
-        host = f"{options.node}:" if options.node is not None and options.gpu is None else ""
-        _constant(sheet, f"{host}{_stem(sheet, options)}", remarks, options)
+        host = f"{sheet.options.node}:" if sheet.options.node is not None and sheet.options.gpu is None else ""
+        _constant(sheet, f"{host}{_stem(sheet)}")
     if instances.height:
-        instance_rows = _of_instances(instances, bound, sheet, options)
+        instance_rows = _of_instances(instances, sheet)
         sheet.frame = pl.concat([sheet.frame, instance_rows], how="diagonal_relaxed").sort(LINE)
     return source
 
 
-def _of_rows(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: Options) -> str:
+def _of_rows(sheet: Sheet) -> str:
     """Add the identity columns and say where the GPU was taken from; "" if nothing names it, and `=gpu` is not there.
 
     --gpu names the GPU of a file that has one GPU only, whatever else the file says of it but a UUID.
     """
-    if "serial" in bound:  # boards without a serial number may say 0
-        sheet.frame = sheet.frame.with_columns(pl.col(bound["serial"].column).str.replace("^0+$", ""))
-    _pass_over_empty(sheet, bound, remarks)
-    if {"cabinet", "slot"} & bound.keys() and "index" not in bound:
-        _places(sheet, bound, remarks)
+    if "serial" in sheet.bound:  # boards without a serial number may say 0
+        sheet.frame = sheet.frame.with_columns(pl.col(sheet.bound["serial"].column).str.replace("^0+$", ""))
+    _pass_over_empty(sheet)
+    if {"cabinet", "slot"} & sheet.bound.keys() and "index" not in sheet.bound:
+        _places(sheet)
     else:
-        _on_node(sheet, bound, remarks, options)
-    keys = {"index", "serial", "pci_bus_id"} | ({"slot"} if {"node", "slot"} <= bound.keys() else set())
-    parts = [bound[key].column for key in sorted(keys & bound.keys())]
-    if "gpu" not in bound:
+        _on_node(sheet)
+    keys = {"index", "serial", "pci_bus_id"} | ({"slot"} if {"node", "slot"} <= sheet.bound.keys() else set())
+    parts = [sheet.bound[key].column for key in sorted(keys & sheet.bound.keys())]
+    if "gpu" not in sheet.bound:
         hosts = sheet.frame["=node"].drop_nulls().unique(maintain_order=True)
         if not parts and len(hosts) > 1:
             raise InputError(
                 f"{sheet.file} has rows of node {hosts[0]} and of node {hosts[1]}, and nothing says which GPU they are "
                 "of; say which column does with --map COLUMN=gpu, or COLUMN=index if it numbers the GPUs of a node"
             )
-        if not parts and options.gpu is None:
+        if not parts and sheet.options.gpu is None:
             return ""
-        if options.gpu is not None and sheet.frame.select(pl.struct("=node", *parts).n_unique()).item() <= 1:
+        if sheet.options.gpu is not None and sheet.frame.select(pl.struct("=node", *parts).n_unique()).item() <= 1:
             sheet.frame = sheet.frame.with_columns(_nothing("slot"))  # a number may be that in a process only
-            _constant(sheet, options.gpu, remarks, options)
+            _constant(sheet, sheet.options.gpu)
             return "--gpu"
-    if options.gpu is not None and {"gpu", "slot"} & bound.keys():
-        remarks.notes.append("the file names its GPUs, so --gpu is not used")
-    return _first_identity(sheet, bound, remarks, options)
+    if sheet.options.gpu is not None and {"gpu", "slot"} & sheet.bound.keys():
+        sheet.notes.append("the file names its GPUs, so --gpu is not used")
+    return _first_identity(sheet)
 
 
-def of_one_cluster(sheet: Sheet, remarks: Remarks, options: Options) -> None:
+def of_one_cluster(sheet: Sheet) -> None:
     """Refuse rows of several clusters that have GPUs of the same name, and tell of other rows of several clusters."""
     for column in (name for name in sheet.frame.columns if name.lower() in CLUSTER):
         rows = sheet.frame.filter(~is_placeholder(column, minus_one=False))
@@ -136,19 +135,21 @@ def of_one_cluster(sheet: Sheet, remarks: Remarks, options: Options) -> None:
         shared = per_gpu.filter(pl.col(column) > 1)["=gpu"].sort()
         if len(shared):
             raise InputError(f"{sheet.file}: {mixed}, and both have a GPU {shared[0]}: {advice}")
-        remarks.notes.append(f"{mixed}, and all are stored as of cluster {options.cluster}: if they differ, {advice}")
+        sheet.notes.append(
+            f"{mixed}, and all are stored as of cluster {sheet.options.cluster}: if they differ, {advice}"
+        )
 
 
-def of_the_time(sheet: Sheet, stamps: str, remarks: Remarks, options: Options) -> None:
+def of_the_time(sheet: Sheet, stamps: str) -> None:
     """Give rows that were named by node and number to the card that was there at the time in the column `stamps`.
 
     Only slots matter in which the store knows several cards, one after another. A row without a time stays with the
     card that is there now.
     """
-    cards = options.cards() if sheet.frame["=slot"].count() else pl.DataFrame()
+    cards = sheet.options.cards() if sheet.frame["=slot"].count() else pl.DataFrame()
     if cards.is_empty():
         return
-    holders = options.fleet().select("name", pl.col("gpu").alias("now"))
+    holders = sheet.options.fleet().select("name", pl.col("gpu").alias("now"))
     name = pl.format("{}/{}", "=node", "=slot").alias("name")
     rows = sheet.frame.filter(pl.col("=uuid").is_null() & pl.col(stamps).is_not_null())
     rows = rows.select(LINE, "=gpu", name, pl.col(stamps).alias("ts")).join(holders, on="name", how="left")
@@ -163,7 +164,7 @@ def of_the_time(sheet: Sheet, stamps: str, remarks: Remarks, options: Options) -
     names = rows["name"].unique().sort().to_list()
     which = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     rows_are = "1 row is" if len(rows) == 1 else f"{len(rows):,} rows are"
-    remarks.notes.append(f"{rows_are} of a card that is not there any more, or has another number now: {which}")
+    sheet.notes.append(f"{rows_are} of a card that is not there any more, or has another number now: {which}")
     sheet.frame = sheet.frame.join(rows.select(LINE, "card"), on=LINE, how="left", maintain_order="left")
     sheet.frame = sheet.frame.with_columns(pl.coalesce("card", "=gpu").alias("=gpu")).drop("card")
 
@@ -179,10 +180,10 @@ def of_jobs(sheet: Sheet, bound: Bound) -> None:
     sheet.refuse((no_name if bound.mapped else no_name | torn, f"{bound.column} is not a UUID"))
 
 
-def of_board(bound: dict[str, Bound], options: Options) -> list[pl.Expr]:
+def of_board(sheet: Sheet) -> list[pl.Expr]:
     """What a file says about the GPUs themselves, for the table `gpus`: `model`, and other columns of `BOARD`."""
-    columns = {key: stated(bound[key].column) for key in BOARD if key in bound}
-    columns = {"model": pl.lit(options.model, pl.String)} | columns
+    columns = {key: stated(sheet.bound[key].column) for key in BOARD if key in sheet.bound}
+    columns = {"model": pl.lit(sheet.options.model, pl.String)} | columns
     return [text.alias(key) for key, text in columns.items()]
 
 
@@ -213,54 +214,60 @@ def _nothing(*keys: str) -> list[pl.Expr]:
     return [pl.lit(None, pl.Int64 if key == "slot" else pl.String).alias(f"={key}") for key in keys]
 
 
-def _stem(sheet: Sheet, options: Options) -> str:
-    return options.gpu or sheet.file.split(".")[0] or "stream"
+def _stem(sheet: Sheet) -> str:
+    return sheet.options.gpu or sheet.file.split(".")[0] or "stream"
 
 
-def _pass_over_empty(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks) -> None:
+def _pass_over_empty(sheet: Sheet) -> None:
     """Leave out identities that no row states, such as a `uuid` which is [N/A] on all rows."""
-    for key in [key for key in ("gpu", "index", "serial", "pci_bus_id", "slot") if key in bound]:
-        column = bound[key].column
+    for key in [key for key in ("gpu", "index", "serial", "pci_bus_id", "slot") if key in sheet.bound]:
+        column = sheet.bound[key].column
         if sheet.frame.height and sheet.frame.select(is_placeholder(column, minus_one=True).all()).item():
-            del bound[key]
+            del sheet.bound[key]
             if key in ("gpu", "index") and not sheet.format:
-                remarks.notes.append(f"{column} is empty on all rows, so it names no GPU")
+                sheet.notes.append(f"{column} is empty on all rows, so it names no GPU")
 
 
-def _on_node(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: Options) -> None:
+def _on_node(sheet: Sheet) -> None:
     """`=node` from the file, else from --node, and `=slot` from the number of the GPU on it."""
-    node = pl.lit(options.node, pl.String)
-    if "node" in bound:
-        node = pl.coalesce(stated(bound["node"].column), node)
+    node = pl.lit(sheet.options.node, pl.String)
+    if "node" in sheet.bound:
+        node = pl.coalesce(stated(sheet.bound["node"].column), node)
     sheet.frame = sheet.frame.with_columns(node.alias("=node"), *_nothing("place", "cabinet", "slot"))
-    if options.node is not None and (sheet.frame["=node"] != options.node).any():
-        remarks.notes.append(f"column {bound['node'].column!r} names the node of rows, so --node is not used for them")
-    if "index" in bound:
-        index = bound["index"].column
+    if sheet.options.node is not None and (sheet.frame["=node"] != sheet.options.node).any():
+        sheet.notes.append(
+            f"column {sheet.bound['node'].column!r} names the node of rows, so --node is not used for them"
+        )
+    if "index" in sheet.bound:
+        index = sheet.bound["index"].column
         strange = ~pl.col(index).str.contains(_NUMBER) & ~is_placeholder(index, minus_one=False)
         refuse_strange(sheet, (index, strange, "index of a GPU"))
         number = pl.col(index).str.extract(_NUMBER, 1)
         sheet.frame = sheet.frame.with_columns(number.cast(pl.Int64, strict=False).alias("=slot"))
 
 
-def _first_identity(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: Options) -> str:
+def _first_identity(sheet: Sheet) -> str:
     """`=gpu` and `=uuid` of each row, by the first identity that the file states; which that is."""
     sheet.frame = sheet.frame.with_columns(*_nothing("gpu", "uuid"))
-    fleet, host = options.fleet(), pl.col("=node")
-    if "gpu" in bound:
-        _named(sheet, bound["gpu"], options)
-        _not_numbers(sheet, bound["gpu"], remarks)
+    fleet, host = sheet.options.fleet(), pl.col("=node")
+    if "gpu" in sheet.bound:
+        _named(sheet, sheet.bound["gpu"])
+        _not_numbers(sheet, sheet.bound["gpu"])
     else:  # where the file has no other name of its host, the file's name stands for it
-        host = pl.coalesce(host, pl.lit(_stem(sheet, options)))
+        host = pl.coalesce(host, pl.lit(_stem(sheet)))
     keys: dict[str, pl.Expr] = {}
-    if "index" in bound:
+    if "index" in sheet.bound:
         keys["index"] = _numbered(host, pl.col("=slot").cast(pl.String), fleet)
-    elif {"node", "slot"} <= bound.keys():
+    elif {"node", "slot"} <= sheet.bound.keys():
         keys["slot"] = pl.col("=place")
     for key in ("serial", "pci_bus_id"):
-        if key in bound:
-            keys[key] = _of_board_part(sheet, bound[key].column, key, host, fleet)
-    if "gpu" not in bound and {"index", "serial"} <= keys.keys() and not _is_of_boards(sheet, bound["serial"].column):
+        if key in sheet.bound:
+            keys[key] = _of_board_part(sheet, sheet.bound[key].column, key, host, fleet)
+    if (
+        "gpu" not in sheet.bound
+        and {"index", "serial"} <= keys.keys()
+        and not _is_of_boards(sheet, sheet.bound["serial"].column)
+    ):
         unknown = fleet.filter(pl.col("serial").is_null() & ~pl.col("gpu").str.starts_with("GPU-"))["gpu"]
         stored = fleet["gpu"].unique().implode()
         by_number = pl.when(~keys["serial"].is_in(stored) & keys["index"].is_in(unknown.implode())).then(keys["index"])
@@ -270,18 +277,18 @@ def _first_identity(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, opt
         at_address = keys.pop("pci_bus_id")  # CUDA may number GPUs otherwise than the driver
         gpu = pl.coalesce("=gpu", pl.when(at_address.is_in(stored)).then(at_address)).alias("=gpu")
         sheet.frame = sheet.frame.with_columns(gpu, pl.when(gpu.is_null()).then("=slot").alias("=slot"))
-    first = "gpu" if "gpu" in bound else next(iter(keys))
+    first = "gpu" if "gpu" in sheet.bound else next(iter(keys))
     answers = pl.col("=lost").is_null() if "=lost" in sheet.frame.columns else pl.lit(True)
     for key, gpu in keys.items():
         if key != first:
-            _link(sheet, bound[key].column, of_node=key != "serial")
+            _link(sheet, sheet.bound[key].column, of_node=key != "serial")
             gpu = pl.when(answers).then(gpu)
         sheet.frame = sheet.frame.with_columns(pl.coalesce("=gpu", gpu).alias("=gpu"))
     if sheet.frame["=gpu"].null_count():  # a lost GPU that states a weaker identity only is no further GPU
         known = pl.concat([fleet["gpu"], sheet.frame["=gpu"]]).drop_nulls().unique().implode()
         gpus = [pl.when(gpu.is_in(known)).then(gpu) for gpu in keys.values()]
         sheet.frame = sheet.frame.with_columns(pl.coalesce("=gpu", *gpus).alias("=gpu"))
-    return _where(sheet, bound[first], first, options)
+    return _where(sheet, sheet.bound[first], first)
 
 
 def _link(sheet: Sheet, column: str, *, of_node: bool) -> None:
@@ -323,7 +330,7 @@ def _is_of_boards(sheet: Sheet, column: str) -> bool:
     return bool((shares["=slot"] > 0.5).any())  # the number of a card changes once, if at all
 
 
-def _where(sheet: Sheet, bound: Bound, key: str, options: Options) -> str:
+def _where(sheet: Sheet, bound: Bound, key: str) -> str:
     """Where a file names its GPUs. A column of a format has the name of its meaning, which the file does not have."""
     source = f"the {_SHOWN[key]} that {sheet.format} has" if sheet.format and key in _SHOWN else f"{bound.column!r}"
     source = source if sheet.format else f"column {source}"
@@ -331,15 +338,16 @@ def _where(sheet: Sheet, bound: Bound, key: str, options: Options) -> str:
         return source
     if sheet.frame["=node"].count():
         return f"{source} (as node:{key})"
-    advice = "" if options.gpu else "; the file names no host: --node NAME gives it"
-    return f"{source} (as {_stem(sheet, options)}:{key}){advice}"
+    advice = "" if sheet.options.gpu else "; the file names no host: --node NAME gives it"
+    return f"{source} (as {_stem(sheet)}:{key}){advice}"
 
 
-def _of_instances(frame: pl.DataFrame, bound: dict[str, Bound], sheet: Sheet, options: Options) -> pl.DataFrame:
+def _of_instances(frame: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
     """MIG instances: named after their GPU where its UUID is known, else after their host; `=parent` is the GPU."""
-    instances = Sheet(sheet.file, "", 0, sheet.names, frame, frame.height, sheet.refused, sheet.format, sheet.kind)
-    _on_node(instances, {key: bound[key] for key in ("node",) if key in bound}, Remarks(), options)
-    frame, host = instances.frame, pl.coalesce("=node", pl.lit(_stem(sheet, options)))
+    bound = sheet.bound
+    instances = replace(sheet, frame=frame, bound={key: bound[key] for key in ("node",) if key in bound}, notes=[])
+    _on_node(instances)
+    frame, host = instances.frame, pl.coalesce("=node", pl.lit(_stem(sheet)))
     parent, uuid = pl.lit(None, pl.String), pl.lit(None, pl.String)
     base = host
     if "gpu" in bound:
@@ -347,9 +355,9 @@ def _of_instances(frame: pl.DataFrame, bound: dict[str, Bound], sheet: Sheet, op
         parent = pl.when(driver.str.starts_with("GPU-")).then(driver)
         uuid = pl.when(driver.str.starts_with("MIG-")).then(driver)
         base = pl.coalesce(parent, host)
-    elif "index" in bound:
-        parent = _numbered(host, pl.col(bound["index"].column).str.extract(_NUMBER, 1), options.fleet())
-    own_key = pl.coalesce(uuid, base + ":" + pl.col(bound["instance"].column))
+    elif "index" in sheet.bound:
+        parent = _numbered(host, pl.col(sheet.bound["index"].column).str.extract(_NUMBER, 1), sheet.options.fleet())
+    own_key = pl.coalesce(uuid, base + ":" + pl.col(sheet.bound["instance"].column))
     return frame.with_columns(parent.alias("=parent"), uuid.alias("=uuid"), own_key.alias("=gpu"))
 
 
@@ -378,11 +386,11 @@ def _without_zeros(name: pl.Expr) -> pl.Expr:
     return name.str.replace_all("-0+([0-9])", "-${1}")
 
 
-def _constant(sheet: Sheet, name: str, remarks: Remarks, options: Options) -> None:
+def _constant(sheet: Sheet, name: str) -> None:
     """All rows are of one GPU: of the one that the store knows by this name, else of a new one."""
-    names = dict(options.fleet().select("gpu", "name").iter_rows())
+    names = dict(sheet.options.fleet().select("gpu", "name").iter_rows())
     key = name
-    if options.gpu is not None and name not in names:
+    if sheet.options.gpu is not None and name not in names:
         # A name that somebody gave has no parts: `v1` is not `v10`.
         in_parts = {gpu: (known,) for gpu, known in names.items() if known != gpu or gpu[:4] == "GPU-"}
         try:
@@ -391,12 +399,12 @@ def _constant(sheet: Sheet, name: str, remarks: Remarks, options: Options) -> No
             raise InputError(f"{sheet.file}: --gpu {error}") from error
         if key != name:
             also = f" ({key})" if names[key] != key else ""
-            remarks.notes.append(f"--gpu {name} is the GPU {names[key]} of the store{also}")
+            sheet.notes.append(f"--gpu {name} is the GPU {names[key]} of the store{also}")
     uuid = _uuid(pl.lit(key))
     sheet.frame = sheet.frame.with_columns(uuid.alias("=uuid"), pl.coalesce(uuid, pl.lit(key)).alias("=gpu"))
 
 
-def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
+def _named(sheet: Sheet, bound: Bound) -> None:
     """`=gpu` and `=uuid` from a column of identities; in a column that is mapped, a GPU may have any name.
 
     NULL where the row states none. A place also says the cabinet, the node and the slot.
@@ -406,7 +414,7 @@ def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
     texts = sheet.frame.select(text).unique().filter(has_name)  # once each: a stream names few GPUs on many rows
     gpu, place = _uuid(text), pl.lit(None, pl.String)
     if bound.mapped:
-        fleet = options.fleet()
+        fleet = sheet.options.fleet()
         names_by_key = fleet.filter(~fleet["name"].is_duplicated() & fleet["name"].str.contains("/", literal=True))
         gpu = pl.coalesce(gpu, text.replace(dict(names_by_key.select("name", "gpu").iter_rows())))
     else:
@@ -436,7 +444,7 @@ def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
     sheet.frame = sheet.frame.drop("=stated")
 
 
-def _not_numbers(sheet: Sheet, bound: Bound, remarks: Remarks) -> None:
+def _not_numbers(sheet: Sheet, bound: Bound) -> None:
     """Refuse a file that numbers the GPUs of a node in a column of GPUs: GPU 0 of one node is not GPU 0 of another.
 
     Where the node is not known, a note tells of it.
@@ -457,23 +465,24 @@ def _not_numbers(sheet: Sheet, bound: Bound, remarks: Remarks) -> None:
             f"{sheet.file}: column {column!r} has only numbers, such as {numbers['number'][0]}, and all are of node "
             f"{numbers['node'][0]}: say {as_index}, as other nodes have GPUs of the same numbers"
         )
-    remarks.notes.append(
+    sheet.notes.append(
         f"the GPUs have no name but a number: one of the same number in another file is the same GPU; if {column!r} "
         f"numbers the GPUs of a node, import it into a new store with {as_index} --node NAME"
     )
 
 
-def _places(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks) -> None:
+def _places(sheet: Sheet) -> None:
     """`=cabinet`, `=node` (unique within the cluster), `=slot`, `=place` from the columns that say them."""
-    columns = {key: bound[key].column for key in ("cabinet", "node", "slot") if key in bound}
+    columns = {key: sheet.bound[key].column for key in ("cabinet", "node", "slot") if key in sheet.bound}
     unknown = {key: is_placeholder(column, minus_one=True) for key, column in columns.items()}
     for column, count in zip(columns.values(), sheet.counts(*unknown.values()), strict=True):
         if count:
-            remarks.placeholders[column] = count
-    patterns = {"cabinet": _NODE if "cabinet" in bound and bound["cabinet"].mapped else _CABINET, "node": _NODE,
-                "slot": r"^[0-9]{1,2}(?:\.0+)?$"}  # fmt: skip
+            sheet.placeholders[column] = count
+    patterns = {"cabinet": _CABINET, "node": _NODE, "slot": r"^[0-9]{1,2}(?:\.0+)?$"}
+    if "cabinet" in sheet.bound and sheet.bound["cabinet"].mapped:
+        patterns["cabinet"] = _NODE
     rules = [
-        (column, ~unknown[key] & ~pl.col(column).str.contains(patterns[key]), bound[key].meaning.description)
+        (column, ~unknown[key] & ~pl.col(column).str.contains(patterns[key]), sheet.bound[key].meaning.description)
         for key, column in columns.items()
     ]
     refuse_strange(sheet, *rules)
@@ -484,14 +493,14 @@ def _places(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks) -> None:
     cabinet, node, slot = pl.col("=cabinet"), pl.col("=node"), pl.col("=slot").cast(pl.Int64)
     # "004" and 4 are one node; where there are cabinets, a number is unique only together with its own.
     number = node.str.extract("^0*([0-9]+)$", 1)
-    numbered = cabinet + "-" + number if "cabinet" in bound else number
+    numbered = cabinet + "-" + number if "cabinet" in sheet.bound else number
     # The name of a host stays as it is: the batch system and telemetry know `gpu-007` by no other name.
     host = pl.when(number.is_null()).then(node).otherwise(numbered)
     place = _without_zeros(host) + "-" + slot.cast(pl.String)
     sheet.frame = sheet.frame.with_columns(host.alias("=node"), slot, place.alias("=place"))
 
 
-def _check_places(sheet: Sheet, remarks: Remarks) -> None:
+def _check_places(sheet: Sheet) -> None:
     """Do not believe a device column that puts two GPUs in one place.
 
     If only a place or two is concerned, a board was replaced or a row is damaged: only those places are left out. If it
@@ -502,7 +511,7 @@ def _check_places(sheet: Sheet, remarks: Remarks) -> None:
     if not len(crowded):
         return
     common = len(crowded) * _CROWDED > pairs["=place"].n_unique()
-    remarks.notes.append(
+    sheet.notes.append(
         f"several GPUs have the same place ({len(crowded)}, for example {crowded[0]}): "
         + ("the device column was not used, so all places were" if common else "these places are")
         + " left out"

@@ -19,11 +19,10 @@ from ..names import by_number
 from ..vocabulary import JobSource
 from . import allocations, formats, node_power, runs, superseding, tags, telemetry, timelines
 from .content import LINE, Content, Sheet
-from .layout import Layout, recognise
+from .layout import recognise
 from .meanings import BOARD, LIMITS
 from .options import FLEET, Options
 from .provenance import Counts, Provenance, Report
-from .values import Remarks
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -40,18 +39,15 @@ class Parsed:
     them."""
 
     sheet: Sheet
-    kind: str  # runs | telemetry | jobs | timelines | node_power
     frame: pl.DataFrame  # the columns of the tables, and `LINE`
     events: pl.DataFrame
-    duplicates: list[int]  # line numbers
     workloads: pl.DataFrame  # LINE, workload: the workload of each row, also of refused rows
     report: Report
 
 
 def read_file(path: Path, options: Options) -> Parsed:
     """Read and parse one file; nothing is stored. Raises InputError (UnitError) if it cannot be used."""
-    options = timelines.with_layout(path, options)
-    return _parse(formats.read(Content.load(path), options), options)
+    return _parse(formats.read(Content.load(path), timelines.with_layout(path, options)))
 
 
 def import_file(into: Store | Path, path: Path, options: Options) -> Report:
@@ -65,23 +61,21 @@ def import_file(into: Store | Path, path: Path, options: Options) -> Report:
     options = timelines.with_layout(path, options)
     loaded = Content.load(path)
     provenance = Provenance(loaded, options)
-    store = None if isinstance(into, Path) else into
-    if store is not None and (before := provenance.earlier(store)) is not None:
-        return before  # before a large file is cut into rows, which takes long
-    sheet = formats.read(loaded, options)
-    if store is not None:
-        fleet, cards = (cache(partial(query, store, options.cluster)) for query in (_fleet, _cards))
-        order = tags.slurm_order(store.root / tags.SPOOL, options.cluster)
+    if not isinstance(into, Path):
+        if (before := provenance.earlier(into)) is not None:
+            return before  # before a large file is cut into rows, which takes long
+        fleet, cards = (cache(partial(query, into, options.cluster)) for query in (_fleet, _cards))
+        order = tags.slurm_order(into.root / tags.SPOOL, options.cluster)
         options = replace(options, fleet=fleet, cards=cards, slurm_order=order)
-    parsed = _parse(sheet, options)
+    parsed = _parse(formats.read(loaded, options))
     store = Store.create(into) if isinstance(into, Path) else into
     with store.exclusive():  # no other import may store the same rows between the check and the append
         if (before := provenance.earlier(store)) is not None:
             return before
-        tables = _TABLES[parsed.kind](store, parsed, options)
+        tables = _TABLES[parsed.sheet.kind](store, parsed)
         parsed.frame = parsed.frame.clear()  # each copy of the rows is large
-        if sheet.jobs is not None:
-            tables["jobs"] = allocations.beside_telemetry(store, sheet.jobs, options, parsed.report)
+        if parsed.sheet.jobs is not None:
+            tables["jobs"] = allocations.beside_telemetry(store, parsed.sheet.jobs, parsed.report)
         tables["imports"] = provenance.rows(parsed.report)
         source = pl.lit(provenance.id).cast(pl.Categorical).alias("import_id")
         tables = {name: rows if name == "results" else rows.with_columns(source) for name, rows in tables.items()}
@@ -102,55 +96,52 @@ def _cards(store: Store, cluster: str) -> pl.DataFrame:
     return cards.filter(pl.col("cluster") == cluster).drop("cluster")
 
 
-def _parse(sheet: Sheet, options: Options) -> Parsed:
-    layout = recognise(sheet, options)
-    if layout.kind != "timelines":
-        timelines.check_none(sheet, options)
-    remarks = Remarks(notes=layout.notes)
-    if options.model is not None and "model" in layout.bound:
-        remarks.notes.append("the file names the model of its GPUs, so --model is not used")
-    workloads = _workloads(sheet, layout, options)
-    parse = _PARSERS[layout.kind]
-    frame, events, duplicates = parse(sheet, layout, options, remarks)
+def _parse(sheet: Sheet) -> Parsed:
+    options = sheet.options
+    recognise(sheet)
+    if sheet.kind != "timelines":
+        timelines.check_none(sheet)
+    if options.model is not None and "model" in sheet.bound:
+        sheet.notes.append("the file names the model of its GPUs, so --model is not used")
+    workloads = _workloads(sheet)
+    frame, events = _PARSERS[sheet.kind](sheet)
     if options.at is not None and "at" not in sheet.used:
-        remarks.notes.append("the file has its own times, so --at is not used")
+        sheet.notes.append("the file has its own times, so --at is not used")
     if options.every is not None and "every" not in sheet.used:
-        remarks.notes.append("no times of the file are counted, so --every is not used")
-    counts = Counts(sheet.rows, frame[LINE].n_unique(), len(duplicates), sheet.refused.count)
-    report = Report(sheet.file, layout.name, options.cluster, sheet.sha256, counts, layout.kind)
-    if layout.kind == "node_power":
-        report.nodes = frame["node"].n_unique()
-    else:
-        report.gpus = frame["gpu"].drop_nulls().n_unique()
-    report.ranks = frame["rank"].n_unique() if layout.kind == "timelines" else 0
-    report.refusals = sheet.refusals()
-    report.placeholders, report.units, report.notes = remarks.placeholders, remarks.units, remarks.notes
-    report.ignored = layout.ignored(sheet)
+        sheet.notes.append("no times of the file are counted, so --every is not used")
+    counts = Counts(sheet.rows, frame[LINE].n_unique(), len(sheet.duplicates), sheet.refused.count)
     assert counts.rows == counts.kept + counts.duplicates + counts.refused, "the rows do not add up"
-    if not counts.kept and (not events.height or layout.kind == "jobs"):
+    report = Report.of(sheet, counts)
+    distinct = {name: frame[name].drop_nulls().n_unique() for name in ("gpu", "node", "rank") if name in frame.columns}
+    report.gpus = distinct.get("gpu", 0)
+    report.nodes = distinct["node"] if sheet.kind == "node_power" else 0
+    report.ranks = distinct["rank"] if sheet.kind == "timelines" else 0
+    if not counts.kept and (not events.height or sheet.kind == "jobs"):
         worst = sorted(report.refusals.items(), key=lambda reason: -len(reason[1]))[:3]
         reasons = "; ".join(f"{reason[:80]} ({len(lines)} rows, first line {min(lines)})" for reason, lines in worst)
         raise InputError(f"{sheet.file}: none of its {counts.rows} rows can be used: {reasons}")
     sheet.frame = sheet.frame.clear()
-    return Parsed(sheet, layout.kind, frame, events, duplicates, workloads, report)
+    return Parsed(sheet, frame, events, workloads, report)
 
 
-def _workloads(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
+def _workloads(sheet: Sheet) -> pl.DataFrame:
     """Which workload each line names, to count rows that are refused later."""
     name: pl.Expr = pl.lit(None, pl.String)
-    if layout.kind == "runs" and options.workload is None and "workload" in layout.bound:
-        name = pl.col(layout.bound["workload"].column)
+    if sheet.kind == "runs" and sheet.options.workload is None and "workload" in sheet.bound:
+        name = pl.col(sheet.bound["workload"].column)
     return sheet.frame.select(LINE, name.alias("workload"))
 
 
-def _runs(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.DataFrame]:
+def _runs(store: Store, parsed: Parsed) -> dict[str, pl.DataFrame]:
     """The rows of each table. Runs that the store already has are counted as duplicates."""
-    stored = store.collect(store.scan("runs").filter(pl.col("cluster") == options.cluster).select("run_id", "gpu"))
+    stored = store.collect(
+        store.scan("runs").filter(pl.col("cluster") == parsed.sheet.options.cluster).select("run_id", "gpu")
+    )
     again = parsed.frame["run_id"].is_in(stored["run_id"].implode())
     frame = parsed.frame.filter(~again)
-    duplicates = [*parsed.duplicates, *parsed.frame.filter(again)[LINE]]
+    duplicates = [*parsed.sheet.duplicates, *parsed.frame.filter(again)[LINE]]
     report = parsed.report
-    _tell_of_namesakes(parsed, options, frame, stored["gpu"].unique())
+    _tell_of_namesakes(parsed, frame, stored["gpu"].unique())
     report.total.kept, report.total.duplicates = frame.height, len(duplicates)
     report.workloads = _by_workload(parsed, frame, duplicates)
     board = [column for column in BOARD if column in frame.columns]
@@ -164,7 +155,7 @@ def _runs(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.DataFr
         "runs": frame.unique("run_id", keep="first", maintain_order=True).select(_RUN_COLUMNS),
         "results": runs.results(frame),
         "gpus": gpus,
-        "events": superseding.new_events(store, events, options.cluster),
+        "events": superseding.new_events(store, events, parsed.sheet.options.cluster),
     }
 
 
@@ -183,29 +174,29 @@ def _by_workload(parsed: Parsed, kept: pl.DataFrame, duplicates: list[int]) -> d
     return per
 
 
-def _telemetry(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.DataFrame]:
+def _telemetry(store: Store, parsed: Parsed) -> dict[str, pl.DataFrame]:
     """The rows of each table. Readings that the store already has are counted as duplicates."""
     gpu, ts, frame = pl.col("gpu"), pl.col("ts"), parsed.frame
-    of_these = gpu.is_in(frame["gpu"].unique().implode()) & (pl.col("cluster") == options.cluster)
+    of_these = gpu.is_in(frame["gpu"].unique().implode()) & (pl.col("cluster") == parsed.sheet.options.cluster)
     in_store = store.scan("telemetry").filter(of_these)
-    _tell_of_namesakes(parsed, options, frame, store.collect(in_store.select("gpu").unique())["gpu"])
-    if len(numbered := _known_by_number(store, frame, options.cluster)):
+    _tell_of_namesakes(parsed, frame, store.collect(in_store.select("gpu").unique())["gpu"])
+    if len(numbered := _known_by_number(store, frame, parsed.sheet.options.cluster)):
         parsed.report.notes.append(
             f"the store knows {', '.join(numbered[:3])}{', ...' if len(numbered) > 3 else ''} by node and number only, "
             "and this file has UUIDs there: each counts as two GPUs, and so does its energy; import files with UUIDs "
             "into a new store first, and files with numbers find their GPUs"
         )
     stored = store.collect(in_store.filter(ts.is_between(frame["ts"].min(), frame["ts"].max())))
-    if options.gpu is None:
+    if parsed.sheet.options.gpu is None:
         _check_another_file(parsed, stored)
     frame = _unseen(parsed, stored)
-    cluster = pl.lit(options.cluster).alias("cluster")
+    cluster = pl.lit(parsed.sheet.options.cluster).alias("cluster")
     of_gpus = ["uuid", "node", "slot", *(c for c in (*BOARD, "parent", *LIMITS) if c in frame.columns)]
     gpus = frame.group_by("gpu", *of_gpus).agg(ts.min().alias("first_seen"))
     gpus = gpus.sort("gpu", *of_gpus, nulls_last=True).with_columns(cluster)
     readings = frame.drop(LINE, *of_gpus).sort("gpu", "ts").with_columns(cluster)  # as the store sorts them
     readings = readings.with_columns(pl.col("gpu", "cluster").cast(pl.Categorical))  # a text on each row takes memory
-    events = superseding.new_events(store, parsed.events, options.cluster)
+    events = superseding.new_events(store, parsed.events, parsed.sheet.options.cluster)
     return {"telemetry": readings, "events": events, "gpus": gpus}
 
 
@@ -215,14 +206,14 @@ def _after_the_file(sheet: Sheet) -> pl.Expr:
     return pl.col("uuid").is_null() & pl.col("node").is_null() & ((gpu == stem) | gpu.str.starts_with(f"{stem}:"))
 
 
-def _tell_of_namesakes(parsed: Parsed, options: Options, frame: pl.DataFrame, stored_gpus: pl.Series) -> None:
+def _tell_of_namesakes(parsed: Parsed, frame: pl.DataFrame, stored_gpus: pl.Series) -> None:
     """Tell of GPUs that the store has, which are named after another file of the same name."""
     namesakes = frame.filter(_after_the_file(parsed.sheet) & pl.col("gpu").is_in(stored_gpus.implode()))
     names = namesakes["gpu"].unique().sort()
-    if options.gpu is None and len(names):
+    if parsed.sheet.options.gpu is None and len(names):
         parsed.report.notes.append(
-            f"the store has {parsed.kind} of {', '.join(names[:3])} already, from another file of this name: if those "
-            "are of another node, import both into a new store with --node NAME"
+            f"the store has {parsed.sheet.kind} of {', '.join(names[:3])} already, from another file of this name: if "
+            "those are of another node, import both into a new store with --node NAME"
         )
 
 
@@ -279,7 +270,7 @@ def _unseen(parsed: Parsed, stored: pl.DataFrame) -> pl.DataFrame:
     return kept
 
 
-def _jobs(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.DataFrame]:
+def _jobs(store: Store, parsed: Parsed) -> dict[str, pl.DataFrame]:
     """The rows of `jobs`. Rows whose allocations the store has just so are counted as duplicates."""
     of_exporter = parsed.sheet.source == JobSource.EXPORTER
     frame = allocations.going_on(store, parsed.frame) if of_exporter else parsed.frame
@@ -288,16 +279,16 @@ def _jobs(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.DataFr
     lines = frame.join(kept, on=superseding.KEY, how="semi", nulls_equal=True)[LINE].n_unique()
     report.total.duplicates += frame[LINE].n_unique() - lines
     report.total.kept = lines
-    return {"jobs": kept, "events": superseding.new_events(store, parsed.events, options.cluster)}
+    return {"jobs": kept, "events": superseding.new_events(store, parsed.events, parsed.sheet.options.cluster)}
 
 
-def _timelines(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.DataFrame]:
+def _timelines(store: Store, parsed: Parsed) -> dict[str, pl.DataFrame]:
     """The rows of each table. Operations that the store already has are counted as duplicates."""
-    new, gpus = timelines.unseen(store, parsed.frame, options)
+    new, gpus = timelines.unseen(store, parsed.frame, parsed.sheet.options)
     return {"operations": _counted(parsed, new), "gpus": gpus}
 
 
-def _node_power(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.DataFrame]:  # noqa: ARG001
+def _node_power(store: Store, parsed: Parsed) -> dict[str, pl.DataFrame]:
     """The rows of `node_power`. Readings that the store already has are counted as duplicates."""
     return {"node_power": _counted(parsed, node_power.unseen(store, parsed.frame))}
 

@@ -16,23 +16,23 @@ from .meanings import (
     DIFFERENCE,
     FIGURE_EXAMPLE,
     JOB_MEANINGS,
+    METRIC_KINDS,
     NODE_MEANINGS,
     OTHER_NAMES,
     RUN_MEANINGS,
     TELEMETRY_MEANINGS,
     TIMELINE_MEANINGS,
     UNITS,
+    Bound,
     Meaning,
-    Unit,
     figure_named,
     figure_of_column,
     find,
     split_label,
     unit_named,
 )
-from .options import Options, typed
+from .options import typed
 
-METRIC_KINDS = ("number", "hex", "pstate")
 _MEANINGS = {
     "runs": RUN_MEANINGS, "telemetry": TELEMETRY_MEANINGS, "jobs": JOB_MEANINGS, "timelines": TIMELINE_MEANINGS,
     "node_power": NODE_MEANINGS,
@@ -77,60 +77,30 @@ LAYOUTS = (
 )
 
 
-@dataclass
-class Bound:
-    """A column of the file bound to a meaning.
+def recognise(sheet: Sheet) -> None:
+    """Find the layout of a sheet, and what its columns mean: `sheet.layout`, `kind` and `bound`.
 
-    `unit` is None while unknown; `source` says where the unit comes from.
+    Raises InputError where it has none, UnitError for a unit that is none.
     """
-
-    meaning: Meaning
-    column: str
-    unit: Unit | None = None
-    source: str = ""
-    mapped: bool = False  # the user said so with an option: any text is a name, and limits of form do not count
-    lenient: bool = False  # further telemetry or a limit that nobody mapped: it never costs a row or the file
-
-
-@dataclass
-class Layout:
-    """A recognised layout: which meanings the file has, by the meaning's name."""
-
-    name: str  # of `LAYOUTS`, `mapped`, or of a row of `formats.FORMATS`
-    kind: str  # runs | telemetry | jobs | timelines | node_power
-    bound: dict[str, Bound]
-    units: Mapping[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    def ignored(self, sheet: Sheet) -> list[str]:
-        used = {b.column for b in self.bound.values()}
-        return [name for name in sheet.names if name not in used]
-
-    @property
-    def metrics(self) -> list[Bound]:
-        return [b for b in self.bound.values() if b.meaning.kind in METRIC_KINDS]
-
-
-def recognise(sheet: Sheet, options: Options) -> Layout:
-    """The layout of a sheet. Raises InputError where it has none, UnitError for a unit that is none."""
+    units: Mapping[str, str] = {}
     if sheet.format:
-        layout = Layout(sheet.format, sheet.kind, _by_meaning(sheet), notes=list(sheet.notes))
-        if "gpu" in layout.bound:
-            layout.bound["gpu"].mapped = True  # the reader knows that it is the GPU, also where it is no usual UUID
+        sheet.layout, sheet.bound = sheet.format, _by_meaning(sheet)
+        if "gpu" in sheet.bound:
+            sheet.bound["gpu"].mapped = True  # the reader knows that it is the GPU, also where it is no usual UUID
     else:
-        layout = _of_table(sheet, options)
-    _map(sheet, layout, options)
-    _check_complete(sheet, layout, options)
-    if layout.kind == "runs" and not sheet.format:
-        _bind_further(sheet, layout)
-    _apply_units(sheet, layout, options)
-    return layout
+        units = _of_table(sheet)
+    _map(sheet)
+    _check_complete(sheet)
+    if sheet.kind == "runs" and not sheet.format:
+        _bind_further(sheet)
+    _apply_units(sheet, units)
 
 
-def _of_table(sheet: Sheet, options: Options) -> Layout:
-    mapped = {text.partition(":")[0] for text in options.columns.values()}
-    dated = mapped | ({"timestamp"} if options.at is not None else set())
-    dated |= {"node"} if options.node is not None else set()
+def _of_table(sheet: Sheet) -> Mapping[str, str]:
+    """Set the layout and the kind of a table, and bind its columns; returns the units that the layout has."""
+    mapped = {text.partition(":")[0] for text in sheet.options.columns.values()}
+    dated = mapped | ({"timestamp"} if sheet.options.at is not None else set())
+    dated |= {"node"} if sheet.options.node is not None else set()
     of_jobs = mapped & ({m.name for m in JOB_MEANINGS} - {m.name for m in (*RUN_MEANINGS, *TELEMETRY_MEANINGS)})
     names = {split_label(name)[0].lower() for name in sheet.names}
     by_kind = {kind: _bind(sheet, meanings) for kind, meanings in _MEANINGS.items() if kind != "timelines"}
@@ -141,13 +111,15 @@ def _of_table(sheet: Sheet, options: Options) -> Layout:
         fits = fits and row.lacks.isdisjoint(names)
         if row.kind == "node_power":
             of_nodes = {meaning.name for meaning in NODE_MEANINGS}
-            fits = fits and "timestamp" in bound and bool(metrics) and mapped <= of_nodes and options.gpu is None
+            fits = fits and "timestamp" in bound and bool(metrics) and mapped <= of_nodes and sheet.options.gpu is None
         if row.kind == "jobs":  # a file of runs may name jobs and times, too
             fits = bool(of_jobs) or (fits and not mapped & {"time", "timestamp"})
         if fits and (not row.metric or any(re.search(row.metric, column) for column in metrics)):
-            return Layout(row.name, row.kind, bound, row.units)
-    if options.columns:
-        return _mapped(options, mapped, by_kind)
+            sheet.layout, sheet.kind, sheet.bound = row.name, row.kind, bound
+            return row.units
+    if sheet.options.columns:
+        _mapped(sheet, mapped, by_kind)
+        return {}
     if any("." in b.column for b in by_kind["telemetry"].values() if b.meaning.kind in METRIC_KINDS):
         raise InputError(
             f"{sheet.file} is a stream of nvidia-smi without `timestamp`; query that as well, say which column has "
@@ -156,7 +128,7 @@ def _of_table(sheet: Sheet, options: Options) -> Layout:
     raise _unrecognised(sheet)
 
 
-def _mapped(options: Options, mapped: set[str], by_kind: Mapping[str, dict[str, Bound]]) -> Layout:
+def _mapped(sheet: Sheet, mapped: set[str], by_kind: Mapping[str, dict[str, Bound]]) -> None:
     """The layout of a file of which --map says everything; the GPU, the workload and the time of a reading also have
     their usual names."""
     kind = "runs" if mapped & {"time", "status"} else "telemetry"
@@ -166,16 +138,16 @@ def _mapped(options: Options, mapped: set[str], by_kind: Mapping[str, dict[str, 
     if "index" in bound and bound["index"].column.lower() == "index":
         del bound["index"]  # in a table of any kind, it may be the number of the row
     names_gpus = "gpu" in bound or {"node", "slot"} <= bound.keys()
-    if options.gpu is not None or mapped & _NAMES_A_GPU or (kind == "runs" and not names_gpus):
+    if sheet.options.gpu is not None or mapped & _NAMES_A_GPU or (kind == "runs" and not names_gpus):
         # The node stays: GPU 3 of one node is not GPU 3 of another.
         bound = {name: column for name, column in bound.items() if name == "node" and "node" not in mapped}
     # Several workloads in one would compare their times with each other. A `model` may be that of the GPU.
-    workload = by_name.get("workload") if kind == "runs" and options.workload is None else None
+    workload = by_name.get("workload") if kind == "runs" and sheet.options.workload is None else None
     if workload is not None and "workload" not in mapped and workload.column.lower() != "model":
         bound["workload"] = workload
     if kind != "runs" and "timestamp" in by_name:
         bound["timestamp"] = by_name["timestamp"]
-    return Layout("mapped", kind, bound)
+    sheet.layout, sheet.kind, sheet.bound = "mapped", kind, bound
 
 
 def _unrecognised(sheet: Sheet) -> InputError:
@@ -222,23 +194,23 @@ def _bind(sheet: Sheet, meanings: tuple[Meaning, ...]) -> dict[str, Bound]:
     return bound
 
 
-def _bind_further(sheet: Sheet, layout: Layout) -> None:
+def _bind_further(sheet: Sheet) -> None:
     """Bind what else runs may have. In an unknown format, only columns whose names state the unit."""
-    for name in layout.ignored(sheet):
+    for name in sheet.ignored():
         meaning = _by_other_name(name) or figure_of_column(name)
-        if meaning is None or meaning.name in layout.bound:
+        if meaning is None or meaning.name in sheet.bound:
             continue
         try:
             bound = _labelled(sheet, meaning, name)
         except UnitError:
             continue
-        if bound.unit is None and layout.name == "mapped":
+        if bound.unit is None and sheet.layout == "mapped":
             description = meaning.description.removeprefix("condition: ")
             option = typed("--map", name, f"{meaning.name}:{meaning.unit}")
-            layout.notes.append(f"if {name} is the {description}, say so with {option}")
+            sheet.notes.append(f"if {name} is the {description}, say so with {option}")
             continue
         bound.lenient = True
-        layout.bound[meaning.name] = bound
+        sheet.bound[meaning.name] = bound
 
 
 def _by_other_name(name: str) -> Meaning | None:
@@ -272,16 +244,16 @@ def _labelled(sheet: Sheet, meaning: Meaning, name: str) -> Bound:
     return Bound(meaning, name, unit_named(label, meaning.dimension, place), by_name(name))
 
 
-def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
+def _map(sheet: Sheet) -> None:
     """Apply --map.
 
     In a known format it adds or changes columns; in an unknown format only it gives columns a meaning.
     """
-    kind = layout.kind
+    kind = sheet.kind
     all_meanings = dict.fromkeys(m.name for meanings in _MEANINGS.values() for m in meanings)
     meanings = {m.name: m for m in _MEANINGS[kind]}
     mapped: dict[str, Bound] = {}
-    for column, text in options.columns.items():
+    for column, text in sheet.options.columns.items():
         name = text.partition(":")[0]
         figure = figure_named(name)
         if name not in all_meanings and figure is None:
@@ -293,7 +265,7 @@ def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
             )
         if kind == "runs" and figure is not None:
             meanings[name] = figure
-    for column, text in options.columns.items():
+    for column, text in sheet.options.columns.items():
         name, _, unit = text.partition(":")
         name = name if name in meanings else _EITHER.get(name, name)
         if column not in sheet.names:
@@ -307,7 +279,7 @@ def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
             raise InputError(f"--map: both {mapped[name].column!r} and {column!r} are mapped to {name}")
         mapped[name] = _as_mapped(sheet, meanings[name], column, text, unit)
     mapped_columns = {b.column for b in mapped.values()}
-    layout.bound = {name: b for name, b in layout.bound.items() if b.column not in mapped_columns} | mapped
+    sheet.bound = {name: b for name, b in sheet.bound.items() if b.column not in mapped_columns} | mapped
 
 
 def _as_mapped(sheet: Sheet, meaning: Meaning, column: str, text: str, unit: str) -> Bound:
@@ -326,36 +298,38 @@ def _as_mapped(sheet: Sheet, meaning: Meaning, column: str, text: str, unit: str
     return bound
 
 
-def _check_complete(sheet: Sheet, layout: Layout, options: Options) -> None:
+def _check_complete(sheet: Sheet) -> None:
     """Raise InputError where a layout lacks what its rows need."""
-    bound, mapped = layout.bound, any(b.mapped for b in layout.bound.values())
-    if layout.kind == "runs" and not {"time", "status"} & bound.keys():
+    bound, mapped = sheet.bound, any(b.mapped for b in sheet.bound.values())
+    if sheet.kind == "runs" and not {"time", "status"} & bound.keys():
         raise InputError("--map leaves no column for the duration: name one, for example COLUMN=time:ms")
-    if layout.kind == "telemetry" and "timestamp" not in bound and options.at is None:
+    if sheet.kind == "telemetry" and "timestamp" not in bound and sheet.options.at is None:
         raise InputError(
             "--map: name a duration (COLUMN=time:ms) for runs, or a time (COLUMN=timestamp) and metrics for telemetry; "
             "of readings without times, say when they began with --at TIME --every SECONDS"
         )
-    if layout.kind == "telemetry" and not layout.metrics and not sheet.events:
+    if sheet.kind == "telemetry" and not sheet.metrics and not sheet.events:
         if mapped and not sheet.format:
             raise InputError("--map: name at least one metric, for example COLUMN=power:W")
-        others = listed(layout.ignored(sheet)) or "none at all"
-        raise InputError(f"{sheet.file} is of {layout.name} and has no metric that is stored; it has {others}")
-    if layout.kind == "node_power" and ("timestamp" not in bound or ("node" not in bound and options.node is None)):
+        others = listed(sheet.ignored()) or "none at all"
+        raise InputError(f"{sheet.file} is of {sheet.layout} and has no metric that is stored; it has {others}")
+    if sheet.kind == "node_power" and (
+        "timestamp" not in bound or ("node" not in bound and sheet.options.node is None)
+    ):
         lacking = "timestamp" if "timestamp" not in bound else "node"
         or_node = ", or say it with --node" if lacking == "node" else ""
         raise InputError(f"{sheet.file}: no column is the {lacking}: name it with --map COLUMN={lacking}{or_node}")
     lacks = {"job", "began", "ended"} - bound.keys()
-    if layout.kind == "jobs" and (lacks or not {"gpu", "index", "node"} & bound.keys()):
+    if sheet.kind == "jobs" and (lacks or not {"gpu", "index", "node"} & bound.keys()):
         lacking = min(lacks, default="gpu")
         raise InputError(f"{sheet.file} is of jobs and no column is {lacking}: name it with --map COLUMN={lacking}")
 
 
-def _apply_units(sheet: Sheet, layout: Layout, options: Options) -> None:
+def _apply_units(sheet: Sheet, units: Mapping[str, str]) -> None:
     """Apply --unit, then the units of the layout."""
-    by_column = {b.column: b for b in layout.bound.values()}
-    for column, text in options.units.items():
-        target = layout.bound.get("time") if column == "" else by_column.get(column)
+    by_column = {b.column: b for b in sheet.bound.values()}
+    for column, text in sheet.options.units.items():
+        target = sheet.bound.get("time") if column == "" else by_column.get(column)
         if target is None and column == "":
             raise InputError(f"{sheet.file} has no duration column for --unit {text}; use --unit COLUMN=UNIT")
         if target is None:
@@ -364,8 +338,8 @@ def _apply_units(sheet: Sheet, layout: Layout, options: Options) -> None:
             raise InputError(f"{sheet.file}: --unit {column}={text}: {target.meaning.name} has no unit")
         target.unit = unit_named(text, target.meaning.dimension, "--unit")
         target.source = "--unit"
-    for bound in layout.bound.values():
+    for bound in sheet.bound.values():
         dimension = bound.meaning.dimension
-        if bound.unit is None and dimension in layout.units:
-            bound.unit = UNITS[dimension][layout.units[dimension]]
+        if bound.unit is None and dimension in units:
+            bound.unit = UNITS[dimension][units[dimension]]
             bound.source = "the format"

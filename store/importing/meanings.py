@@ -111,6 +111,7 @@ def split_label(name: str) -> tuple[str, str]:
 
 # -- meanings -------------------------------------------------------------------------------------------------
 
+METRIC_KINDS = ("number", "hex", "pstate")
 EXACT = 2.0**53  # above it a float does not hold every integer
 
 
@@ -130,6 +131,21 @@ class Meaning:
     column: str = ""  # the column of the store
     low: float = float("-inf")
     high: float = float("inf")
+
+
+@dataclass
+class Bound:
+    """A column of a file bound to a meaning.
+
+    `unit` is None while unknown; `source` says where the unit comes from.
+    """
+
+    meaning: Meaning
+    column: str
+    unit: Unit | None = None
+    source: str = ""
+    mapped: bool = False  # the user said so with an option: any text is a name, and limits of form do not count
+    lenient: bool = False  # further telemetry or a limit that nobody mapped: it never costs a row or the file
 
 
 _CLOCK = {"dimension": "clock", "unit": "MHz", "low": 1.0, "high": 10_000.0}

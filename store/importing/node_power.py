@@ -20,13 +20,12 @@ from ..schema import NODE_POWER
 from ..vocabulary import PowerMeter, PowerOf
 from . import identity
 from .content import LINE, Sheet
-from .layout import Bound, Layout
-from .options import Options
+from .meanings import Bound
 from .rows import Rows, Value, by_host, finite
 from .times import Times, times
 from .tools import exporter
 from .tools.exporter import PageTimes
-from .values import Remarks, numbers, parsed, stated
+from .values import numbers, parsed, stated
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -37,21 +36,19 @@ _CODES = {"source": PowerMeter, "covers": PowerOf}
 _USUAL = {"source": PowerMeter.PDU, "covers": PowerOf.NODE_WALL}
 
 
-def parse(
-    sheet: Sheet, layout: Layout, options: Options, remarks: Remarks
-) -> tuple[pl.DataFrame, pl.DataFrame, list[int]]:
-    """The readings of a sheet (columns of `node_power`, and LINE), no events, and the lines of duplicates.
+def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The readings of a sheet (columns of `node_power`, and LINE), and no events.
 
     Impossible rows are refused in the sheet. Raises InputError.
     """
-    bound = layout.bound
-    duplicates = identity.drop_duplicates(sheet)
-    times(sheet, bound["timestamp"], remarks, minus_one=False, stream=False, time_zone=options.time_zone)
-    measured = layout.metrics
-    numbers(sheet, measured, remarks, minus_one=False)
+    bound = sheet.bound
+    identity.drop_duplicates(sheet)
+    times(sheet, bound["timestamp"], minus_one=False, stream=False)
+    measured = sheet.metrics
+    numbers(sheet, measured, minus_one=False)
     texts = [_text(bound, name) for name in ("part", *_CODES)]
-    sheet.frame = sheet.frame.with_columns(_text(bound, "node").fill_null(pl.lit(options.node)), *texts)
-    _as_the_store_calls_them(sheet, options, remarks)
+    sheet.frame = sheet.frame.with_columns(_text(bound, "node").fill_null(pl.lit(sheet.options.node)), *texts)
+    _as_the_store_calls_them(sheet)
     filled = pl.col("=source").fill_null(_USUAL["source"].value), pl.col("=covers").fill_null(_USUAL["covers"].value)
     sheet.frame = sheet.frame.with_columns(filled)
     sheet.refuse(
@@ -64,7 +61,7 @@ def parse(
     )  # fmt: skip
     frame = sheet.frame.select(
         LINE,
-        pl.lit(options.cluster).alias("cluster"),
+        pl.lit(sheet.options.cluster).alias("cluster"),
         pl.col("=timestamp").alias("ts"),
         *(pl.col(f"={name}").alias(name) for name in ("node", "part", *_CODES)),
         *(pl.col(parsed(b.meaning)).round().cast(pl.Int64).alias(b.meaning.column) for b in measured),
@@ -72,7 +69,7 @@ def parse(
     first = frame.select(pl.struct(NODE_POWER.key).is_first_distinct()).to_series()
     again = frame.filter(~first)[LINE].to_list()
     sheet.refused.add("it is a second reading of the same meter at the same time", again)
-    return frame.filter(first), pl.DataFrame(schema={LINE: pl.Int64}), duplicates
+    return frame.filter(first), pl.DataFrame(schema={LINE: pl.Int64})
 
 
 def unseen(store: Store, frame: pl.DataFrame) -> pl.DataFrame:
@@ -91,14 +88,14 @@ def _text(bound: dict[str, Bound], name: str) -> pl.Expr:
     return stated(bound[name].column).str.strip_chars().alias(f"={name}")
 
 
-def _as_the_store_calls_them(sheet: Sheet, options: Options, remarks: Remarks) -> None:
+def _as_the_store_calls_them(sheet: Sheet) -> None:
     """Take `n1-bmc` or `n1.example.org` for n1 where the store has GPUs on a node n1, and on none of the other name."""
-    nodes = options.fleet()["node"].drop_nulls().unique()
+    nodes = sheet.options.fleet()["node"].drop_nulls().unique()
     node, host = pl.col("=node"), pl.col("=node").str.replace(_BMC, "")
     is_longer = ~node.is_in(nodes.implode()) & host.is_in(nodes.implode()) & (host != node)
     names = sheet.frame.filter(is_longer)["=node"].unique(maintain_order=True)
     if len(names):
-        remarks.notes.append(f"{len(names)} names of nodes are those of the store with more behind them, as {names[0]}")
+        sheet.notes.append(f"{len(names)} names of nodes are those of the store with more behind them, as {names[0]}")
         sheet.frame = sheet.frame.with_columns(pl.when(is_longer).then(host).otherwise(node).alias("=node"))
 
 

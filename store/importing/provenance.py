@@ -14,7 +14,7 @@ import polars as pl
 
 from ...errors import InputError
 from ..schema import arrow_rows, texts_of
-from .content import Content
+from .content import Content, Sheet
 from .options import Options
 
 if TYPE_CHECKING:
@@ -58,6 +58,14 @@ class Report:
     ignored: list[str] = field(default_factory=list)  # columns that are not stored
     notes: list[str] = field(default_factory=list)
     already: bool = False  # the file had been imported before; nothing was added
+
+    @classmethod
+    def of(cls, sheet: Sheet, total: Counts) -> Report:
+        """The report on a sheet that was parsed."""
+        report = cls(sheet.file, sheet.layout, sheet.options.cluster, sheet.sha256, total, sheet.kind)
+        report.refusals, report.ignored, report.notes = sheet.refusals(), sheet.ignored(), sheet.notes
+        report.placeholders, report.units = sheet.placeholders, sheet.units
+        return report
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -20,7 +20,8 @@ from .options import Options
 
 _LABEL = re.compile(r"^\s*([A-Za-z][A-Za-z0-9._-]*|[0-9]{1,6}):(?: |$)")
 _ABOVE = re.compile(
-    r"^-{4,}[ ]*\n([A-Za-z0-9][A-Za-z0-9._-]*)[ ]*\n-{4,}[ ]*$|^([A-Za-z0-9][A-Za-z0-9._-]*) \| [A-Z]+ \| rc=[0-9]+ >>[ ]*$",
+    r"^-{4,}[ ]*\n([A-Za-z0-9][A-Za-z0-9._-]*)[ ]*\n-{4,}[ ]*$|"
+    r"^([A-Za-z0-9][A-Za-z0-9._-]*) \| [A-Z]+ \| rc=[0-9]+ >>[ ]*$",
     re.MULTILINE,
 )
 _LABELLED = 0.9  # of the lines have a label, where a tool puts one in front of each
@@ -100,6 +101,8 @@ class Rows:
     _names: dict[str, None] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)  # --at and --every, where something was read with them
     sweeps: int = 0  # readings that follow each other without a time
+    began_ns: int | None = None  # when these began where --at does not say it
+    step_s: float | None = None  # between them, where --every does not say it
     _lines: array[int] = field(default_factory=lambda: array("q"))
     _rows: list[tuple[str, Mapping[str, Value]]] = field(default_factory=list)  # those that wait
     _pieces: list[pl.DataFrame] = field(default_factory=list)
@@ -197,11 +200,12 @@ class Rows:
         texts = (pl.col(label).fill_null("") for label in self._names)
         return Sheet(
             self.file,
-            sha256,
-            size,
+            self.options,
             list(self._names),
             frame.select(pl.int_range(1, height + 1).alias(LINE), RECORD, *texts),
             len(self._lines),
+            sha256,
+            size,
             refused,
             format=name,
             kind=kind,

@@ -12,11 +12,9 @@ from ..instants import date_of_ns
 from ..vocabulary import ClockSetting, EventKind, Outcome
 from . import happened, identity
 from .content import LINE, RECORD, Sheet
-from .layout import Bound, Layout
 from .meanings import CONDITIONS, figure_named, figure_unit
-from .options import Options
 from .times import instant, times
-from .values import Remarks, further_numbers, is_placeholder, numbers, parsed, prove_unit, stated
+from .values import further_numbers, is_placeholder, numbers, parsed, prove_unit, stated
 
 FIGURE = "figure "  # the columns of further telemetry begin with this, then comes the figure's name
 _WORKLOAD = r"^[0-9]{0,4}[A-Za-z][A-Za-z0-9_.+/ -]{0,199}$"
@@ -43,60 +41,58 @@ _EVENTS = {
 }
 
 
-def parse(
-    sheet: Sheet, layout: Layout, options: Options, remarks: Remarks
-) -> tuple[pl.DataFrame, pl.DataFrame, list[int]]:
-    """The runs of a sheet (columns of `runs` and `gpus`, value, `FIGURE`..., LINE), events, the lines of duplicates.
+def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The runs of a sheet (columns of `runs` and `gpus`, value, `FIGURE`..., LINE), and events.
 
     Impossible rows are refused in the sheet. Raises InputError.
     """
-    bound, time = layout.bound, layout.bound.get("time")
-    duplicates = identity.drop_duplicates(sheet)
-    if duplicates and not any(key in bound for key in ("began", "run", "reps", "job")):
-        remarks.notes.append(
+    bound, time = sheet.bound, sheet.bound.get("time")
+    identity.drop_duplicates(sheet)
+    if sheet.duplicates and not any(key in bound for key in ("began", "run", "reps", "job")):
+        sheet.notes.append(
             "no column distinguishes the runs of a GPU (time, run number, job), so equal rows count once"
         )
-    _workload(sheet, bound, options, remarks)
-    identity.of_runs(sheet, bound, remarks, options)
-    identity.of_one_cluster(sheet, remarks, options)
-    _status(sheet, bound)
+    _workload(sheet)
+    identity.of_runs(sheet)
+    identity.of_one_cluster(sheet)
+    _status(sheet)
     measured = [item for item in bound.values() if item.meaning.kind == "number" and not item.lenient]
-    numbers(sheet, measured, remarks, minus_one=True, required="time", unless=pl.col("=status") != Outcome.OK.value)
-    for lost in further_numbers(sheet, [item for item in bound.values() if item.lenient], remarks):
+    numbers(sheet, measured, minus_one=True, required="time", unless=pl.col("=status") != Outcome.OK.value)
+    for lost in further_numbers(sheet, [item for item in bound.values() if item.lenient]):
         del bound[lost.meaning.name]
     if "began" in bound:
-        times(sheet, bound["began"], remarks, minus_one=True, stream=False, time_zone=options.time_zone)
-    elif options.at is not None:
+        times(sheet, bound["began"], minus_one=True, stream=False)
+    elif sheet.options.at is not None:
         sheet.used.add("at")
-        at = date_of_ns(instant(options.at, options.time_zone, "--at"))
+        at = date_of_ns(instant(sheet.options.at, sheet.options.time_zone, "--at"))
         sheet.frame = sheet.frame.with_columns(pl.lit(at, pl.Datetime("us")).alias("=began"))
     else:
         sheet.frame = sheet.frame.with_columns(pl.lit(None, pl.Datetime("us")).alias("=began"))
-    identity.of_the_time(sheet, "=began", remarks, options)
-    events = happened.of_rows(sheet, "=began", options, remarks)
+    identity.of_the_time(sheet, "=began")
+    events = happened.of_rows(sheet, "=began")
     if time is None:  # a table of verdicts
         sheet.frame = sheet.frame.with_columns(pl.lit(None, pl.Float64).alias("=time"))
     else:
         if sheet.frame["=time"].count():
-            prove_unit(sheet, time, remarks)
+            prove_unit(sheet, time)
         possible = pl.col("=time").is_between(*_DURATIONS_MS).fill_null(True)
         sheet.refuse((~possible, f"{time.column} is not between 1 ns and 10 years"))
-    _note_doubts(sheet, bound, remarks)
-    return _frame(sheet, layout, options), events, duplicates
+    _note_doubts(sheet)
+    return _frame(sheet), events
 
 
-def _workload(sheet: Sheet, bound: dict[str, Bound], options: Options, remarks: Remarks) -> None:
-    name = options.workload
-    if "workload" not in bound:
+def _workload(sheet: Sheet) -> None:
+    name = sheet.options.workload
+    if "workload" not in sheet.bound:
         if name is None:
             name = sheet.file.split(".")[0]
-            remarks.notes.append(f"no column names the workload: it is named {name} after the file (--workload NAME)")
+            sheet.notes.append(f"no column names the workload: it is named {name} after the file (--workload NAME)")
         sheet.frame = sheet.frame.with_columns(pl.lit(name).alias("=workload"))
         return
-    column, text = bound["workload"].column, pl.col(bound["workload"].column)
+    column, text = sheet.bound["workload"].column, pl.col(sheet.bound["workload"].column)
     if name is not None and sheet.format and (several := sheet.frame[column].n_unique()) > 1:
         raise InputError(f"{sheet.file} has {several} workloads, which must not be mixed: leave out --workload")
-    if name is None and not bound["workload"].mapped:
+    if name is None and not sheet.bound["workload"].mapped:
         bad = ~text.str.contains(_WORKLOAD) | text.str.starts_with("GPU-") | text.str.starts_with("MIG-")
         identity.refuse_strange(sheet, (column, bad, "name of a workload"))
     elif name is None:
@@ -104,16 +100,20 @@ def _workload(sheet: Sheet, bound: dict[str, Bound], options: Options, remarks: 
     sheet.frame = sheet.frame.with_columns((text if name is None else pl.lit(name)).alias("=workload"))
 
 
-def _status(sheet: Sheet, bound: dict[str, Bound]) -> None:
+def _status(sheet: Sheet) -> None:
     """`=status` and `=status_detail`: 'ok' where nothing else is said. A run that failed needs no duration.
 
     In a table, a verdict that is not good is an event, too; a reader of a format makes its own.
     """
-    detail = pl.col(bound["status_detail"].column).replace("", None) if "status_detail" in bound else pl.lit(None)
-    if "status" not in bound:
+    detail = (
+        pl.col(sheet.bound["status_detail"].column).replace("", None)
+        if "status_detail" in sheet.bound
+        else pl.lit(None)
+    )
+    if "status" not in sheet.bound:
         status = pl.lit(Outcome.OK.value)
     else:
-        column = bound["status"].column
+        column = sheet.bound["status"].column
         words = {outcome.value: outcome.value for outcome in Outcome}
         words |= {word: outcome.value for word, outcome in _VERDICTS.items()}
         verdict = pl.col(column).str.strip_chars().str.to_lowercase()
@@ -129,7 +129,7 @@ def _status(sheet: Sheet, bound: dict[str, Bound]) -> None:
             sheet.refuse((unclear, advice))
         status = verdict.replace_strict(words, default=Outcome.OK.value, return_dtype=pl.String)
     sheet.frame = sheet.frame.with_columns(status.alias("=status"), detail.cast(pl.String).alias("=status_detail"))
-    if sheet.format or "status" not in bound:
+    if sheet.format or "status" not in sheet.bound:
         return
     failed = sheet.frame.filter(pl.col("=status") != Outcome.OK.value)
     for key, workload, outcome, verdict_text in failed.select(LINE, "=workload", "=status", column).iter_rows():
@@ -137,28 +137,28 @@ def _status(sheet: Sheet, bound: dict[str, Bound]) -> None:
         sheet.events.append((key, Event(kind, None, f"{workload}: {sentence} ({verdict_text})", workload=workload)))
 
 
-def _note_doubts(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks) -> None:
+def _note_doubts(sheet: Sheet) -> None:
     """Tell of durations far from the median: they are stored as the file has them."""
-    group = ["=workload", *(bound[key].column for key in ("input_size", "warmup") if key in bound)]
+    group = ["=workload", *(sheet.bound[key].column for key in ("input_size", "warmup") if key in sheet.bound)]
     ratio = pl.col("=time") / pl.col("=time").median().over(group)
     far = sheet.frame.filter((ratio > _FAR) | (ratio < 1 / _FAR))[LINE]
     if len(far):
-        remarks.notes.append(
+        sheet.notes.append(
             f"{len(far)} {'row is' if len(far) == 1 else 'rows are'} {_FAR:g} times above or below the median of the "
             f"workload (first line {sheet.line(far[0])}): a damaged number or another unit; if so, mend the file and "
             "import it into a new store"
         )
 
 
-def _frame(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
-    bound = layout.bound
+def _frame(sheet: Sheet) -> pl.DataFrame:
+    bound = sheet.bound
 
     def number(key: str) -> pl.Expr:
         return pl.col(parsed(bound[key].meaning)) if key in bound else pl.lit(None, pl.Float64)
 
     job = bound["job"].column if "job" in bound else None
     columns = [
-        pl.lit(options.cluster).alias("cluster"),
+        pl.lit(sheet.options.cluster).alias("cluster"),
         pl.col("=workload").alias("workload"),
         *(pl.col(f"={key}").alias(key) for key in ("gpu", "uuid", "place", "cabinet", "node")),
         pl.col("=slot").cast(pl.Int64).alias("slot"),
@@ -166,20 +166,20 @@ def _frame(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
         pl.col("=began").alias("began"),
         *(number(key).alias(column) for key, column in _MEDIANS.items()),
         (pl.lit(None, pl.String) if job is None else stated(job, minus_one=True)).alias("job_id"),
-        _conditions(sheet, bound),
+        _conditions(sheet),
         *(
             pl.col(parsed(item.meaning)).alias(f"{FIGURE}{item.meaning.name}")
             for item in bound.values()
             if item.meaning.kind == "number" and not item.meaning.column
         ),
-        *identity.of_board(bound, options),
+        *identity.of_board(sheet),
         (pl.col("=repeat").cast(pl.Int64) if "repeat" in bound else pl.lit(0, pl.Int64)).alias("repeat"),
         pl.col("=status").alias("status"),
         pl.col("=status_detail").alias("status_detail"),
         pl.col(LINE),
     ]
     frame = sheet.frame.select(columns)
-    return frame.with_columns(pl.Series("run_id", _run_ids(sheet, bound, options), dtype=pl.String))
+    return frame.with_columns(pl.Series("run_id", _run_ids(sheet), dtype=pl.String))
 
 
 def results(frame: pl.DataFrame) -> pl.DataFrame:
@@ -194,12 +194,12 @@ def results(frame: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(parts)
 
 
-def _conditions(sheet: Sheet, bound: dict[str, Bound]) -> pl.Expr:
+def _conditions(sheet: Sheet) -> pl.Expr:
     """The stated conditions: some of the fields `CONDITIONS` of `store/vocabulary.py`.
 
     If a row states no locked clock and other rows of the file do, its clock was free.
     """
-    stated = [bound[key] for key in CONDITIONS if key in bound]
+    stated = [sheet.bound[key] for key in CONDITIONS if key in sheet.bound]
     if not stated:
         return pl.lit(None).alias("conditions")
     fields = [
@@ -208,23 +208,23 @@ def _conditions(sheet: Sheet, bound: dict[str, Bound]) -> pl.Expr:
         else (pl.col(item.column).replace("", None) if sheet.format else pl.col(item.column)).alias(item.meaning.name)
         for item in stated
     ]
-    if "locked_clock" in bound:
-        locked = pl.col(parsed(bound["locked_clock"].meaning)).is_not_null()
+    if "locked_clock" in sheet.bound:
+        locked = pl.col(parsed(sheet.bound["locked_clock"].meaning)).is_not_null()
         clock = pl.when(locked).then(pl.lit(ClockSetting.LOCKED.value)).otherwise(pl.lit(ClockSetting.FREE.value))
         fields.append(clock.alias("clock"))
     return pl.struct(fields).alias("conditions")
 
 
-def _run_ids(sheet: Sheet, bound: dict[str, Bound], options: Options) -> list[str]:
+def _run_ids(sheet: Sheet) -> list[str]:
     """An identity made of the row's own text, so that the same row of another copy of the file is the same run.
 
     Rows of one record that are repeats of one run have the identity of the record.
     """
-    prefix = "\x1f".join([options.cluster, *sheet.names, ""]).encode()
+    prefix = "\x1f".join([sheet.options.cluster, *sheet.names, ""]).encode()
     start = hashlib.blake2b(prefix, digest_size=12)
     ids = []
     keys = sheet.frame.select("=workload", "=gpu").iter_rows()
-    texts = sheet.frame[RECORD] if "repeat" in bound else identity.row_texts(sheet)
+    texts = sheet.frame[RECORD] if "repeat" in sheet.bound else identity.row_texts(sheet)
     for row, (workload, gpu) in zip(texts, keys, strict=True):
         digest = start.copy()
         digest.update(f"{workload}\x1f{gpu}\x1f{row}".encode())

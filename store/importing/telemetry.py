@@ -12,11 +12,10 @@ from ..instants import times_of_ns
 from ..power_sensors import sensor_of_model
 from . import happened, identity
 from .content import LINE, Sheet
-from .layout import Bound, Layout
-from .meanings import REASON_BITS, TELEMETRY_MEANINGS
+from .meanings import REASON_BITS, TELEMETRY_MEANINGS, Bound
 from .options import Options
 from .times import instant, times
-from .values import Remarks, further_numbers, is_placeholder, numbers, parsed
+from .values import further_numbers, is_placeholder, numbers, parsed
 
 _SHARED = 8  # if one reading in this many repeats an instant, two GPUs are in one stream
 _PAUSE = 3  # a gap this many times as long as the one before or after it parts two groups of readings
@@ -25,53 +24,52 @@ _REASON = re.compile(rf"clocks_(?:event|throttle)_reasons\.({'|'.join(REASON_BIT
 _GROUPS = 5  # so many groups of equal size are no chance
 
 
-def parse(
-    sheet: Sheet, layout: Layout, options: Options, remarks: Remarks
-) -> tuple[pl.DataFrame, pl.DataFrame, list[int]]:
-    """The readings of a sheet in the columns of `telemetry` (and LINE), events in them, the lines of duplicates.
+def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The readings of a sheet in the columns of `telemetry` (and LINE), and events in them.
 
     Impossible rows are refused in the sheet. Raises InputError.
     """
-    bound = layout.bound
+    bound = sheet.bound
     # Of readings without times, equal ones follow each other.
-    duplicates = identity.drop_duplicates(sheet) if "timestamp" in bound else []
-    if layout.name == "mapped":
-        _of_one_metric(sheet, layout)
-    _join_reasons(sheet, layout)
-    metrics = layout.metrics
+    if "timestamp" in bound:
+        identity.drop_duplicates(sheet)
+    if sheet.layout == "mapped":
+        _of_one_metric(sheet)
+    _join_reasons(sheet)
+    metrics = sheet.metrics
     clusters = [name for name in sheet.names if name.lower() in identity.CLUSTER]
     sheet.frame = sheet.frame.select(LINE, *dict.fromkeys([*(b.column for b in bound.values()), *clusters]))
     happened.mark_lost(sheet, metrics, [b for b in bound.values() if b.meaning.kind in ("identity", "text")])
-    source = identity.of_telemetry(sheet, bound, remarks, options)
-    identity.of_one_cluster(sheet, remarks, options)
-    remarks.notes.append(f"the GPU is taken from {source}")
+    source = identity.of_telemetry(sheet)
+    identity.of_one_cluster(sheet)
+    sheet.notes.append(f"the GPU is taken from {source}")
     spent = [b.column for b in bound.values() if b.meaning.kind == "identity"]
     sheet.frame = sheet.frame.drop(*spent, *clusters, "=place", "=cabinet", strict=False)  # texts take much memory
     if "timestamp" in bound:
-        times(sheet, bound["timestamp"], remarks, minus_one=False, stream=True, time_zone=options.time_zone)
+        times(sheet, bound["timestamp"], minus_one=False, stream=True)
         sheet.frame = sheet.frame.drop(bound["timestamp"].column)
     else:
-        _count_times(sheet, remarks, options)
-    identity.of_the_time(sheet, "=timestamp", remarks, options)
-    events = [happened.of_rows(sheet, "=timestamp", options, remarks)]
-    events.append(happened.of_lost_gpus(sheet, bound, options, remarks))
+        _count_times(sheet)
+    identity.of_the_time(sheet, "=timestamp")
+    events = [happened.of_rows(sheet, "=timestamp")]
+    events.append(happened.of_lost_gpus(sheet))
     sheet.refuse((pl.col("=gpu").is_null(), "nothing says which GPU it is of"))
     for item in metrics:
-        numbers(sheet, [item], remarks, minus_one=False)
+        numbers(sheet, [item], minus_one=False)
         sheet.frame = sheet.frame.drop(item.column)
     limits = [b for b in bound.values() if b.meaning.kind == "limit"]
-    lost = further_numbers(sheet, limits, remarks)
+    lost = further_numbers(sheet, limits)
     lines = pl.Series(LINE, [sheet.line(key) for key in sheet.frame[LINE]], pl.Int64) if sheet.lines else LINE
     went_back = happened.set_back(
         sheet.frame.select(lines, pl.col("=gpu").alias("gpu"), pl.col("=timestamp").alias("ts"))
     )
-    _refuse_second_readings(sheet, bound, remarks, options)
-    _check_one_host(sheet, options)
+    _refuse_second_readings(sheet)
+    _check_one_host(sheet)
     columns = [
         pl.col("=timestamp").alias("ts"),
         pl.col("=gpu").alias("gpu"),
         *(pl.col(f"={name}").alias(name) for name in ("uuid", "node", "slot")),
-        *identity.of_board(bound, options),
+        *identity.of_board(sheet),
         *(pl.col("=parent").alias("parent") for _ in range("=parent" in sheet.frame.columns)),
         *(
             pl.col(parsed(b.meaning)).round().cast(pl.Int64).alias(b.meaning.column)
@@ -83,35 +81,36 @@ def parse(
     frame = sheet.frame.select(columns)
     sheet.frame = sheet.frame.clear()  # the texts are large, and no longer needed
     if "power_mw" in frame.columns:
-        frame = _with_window(frame, options)
+        frame = _with_window(frame, sheet.options)
         unknown = pl.col("power_window_ms").is_null() & pl.col("power_mw").is_not_null()
         if frame.filter(unknown)["model"].is_null().any():
-            remarks.notes.append(
-                "the GPU's model is not known: --model NAME says it, and so what its power sensor sees"
-            )
-    frame, of_sensors = happened.marked(frame, went_back, remarks)
-    return frame, pl.concat([of_sensors, *(table.drop(LINE) for table in events)], how="diagonal"), duplicates
+            sheet.notes.append("the GPU's model is not known: --model NAME says it, and so what its power sensor sees")
+    frame, of_sensors = happened.marked(frame, went_back, sheet.notes)
+    return frame, pl.concat([of_sensors, *(table.drop(LINE) for table in events)], how="diagonal")
 
 
-def _count_times(sheet: Sheet, remarks: Remarks, options: Options) -> None:
+def _count_times(sheet: Sheet) -> None:
     """`=timestamp` of readings without times: --at, and for each further one of a GPU --every later."""
-    assert options.at is not None
+    assert sheet.options.at is not None
     position = pl.int_range(pl.len()).over("=gpu")
     (further,) = sheet.counts(position > 0)
-    if further and options.every is None:
+    if further and sheet.options.every is None:
         raise InputError(f"{sheet.file} has no times: say how many seconds lie between two readings, as --every 1")
     sheet.used.update(("at", "every") if further else ("at",))
-    began, step = instant(options.at, options.time_zone, "--at"), round((options.every or 0.0) * 10**9)
+    began, step = (
+        instant(sheet.options.at, sheet.options.time_zone, "--at"),
+        round((sheet.options.every or 0.0) * 10**9),
+    )
     sheet.frame = sheet.frame.with_columns(times_of_ns(began + position * step).alias("=timestamp"))
-    remarks.notes.append(
+    sheet.notes.append(
         "its times are counted from --at in steps of --every: a pause of the tool shifts all that follow"
     )
 
 
-def _of_one_metric(sheet: Sheet, layout: Layout) -> None:
+def _of_one_metric(sheet: Sheet) -> None:
     """Refuse a long table, in which a row is one value of one metric, where it has rows of several metrics."""
-    metrics = [b.column for b in layout.metrics]
-    for name in layout.ignored(sheet):
+    metrics = [b.column for b in sheet.metrics]
+    for name in sheet.ignored():
         if len(metrics) == 1 and name.lower() in _OF_METRIC and len(texts := sheet.frame[name].unique().sort()) > 1:
             raise InputError(
                 f"{sheet.file}: column {name!r} has {texts[0]!r} and {texts[1]!r}, so column {metrics[0]!r} holds "
@@ -119,10 +118,10 @@ def _of_one_metric(sheet: Sheet, layout: Layout) -> None:
             )
 
 
-def _join_reasons(sheet: Sheet, layout: Layout) -> None:
+def _join_reasons(sheet: Sheet) -> None:
     """Bind columns of single reasons for the clock (Active, Not Active), where no column has all of them as bits."""
     reasons = {name: match[1] for name in sheet.names if (match := _REASON.fullmatch(name.lower())) is not None}
-    if sheet.format or not reasons or "clock_event_reasons" in layout.bound:
+    if sheet.format or not reasons or "clock_event_reasons" in sheet.bound:
         return
     texts = {name: pl.col(name).str.to_lowercase() for name in reasons}
     known = pl.any_horizontal(text.is_in(["active", "not active"]) for text in texts.values())
@@ -135,14 +134,14 @@ def _join_reasons(sheet: Sheet, layout: Layout) -> None:
     )
     sheet.names = [name for name in sheet.names if name not in reasons or name == column]
     meaning = next(meaning for meaning in TELEMETRY_MEANINGS if meaning.name == "clock_event_reasons")
-    layout.bound[meaning.name] = Bound(meaning, column)
+    sheet.bound[meaning.name] = Bound(meaning, column)
 
 
-def _check_one_host(sheet: Sheet, options: Options) -> None:
+def _check_one_host(sheet: Sheet) -> None:
     """Refuse a table of several hosts, to which --node would give one name: two GPUs have a number at the same time."""
-    if options.node is None or sheet.format:
+    if sheet.options.node is None or sheet.format:
         return
-    rows = sheet.frame.filter((pl.col("=node") == options.node) & pl.col("=slot").is_not_null())
+    rows = sheet.frame.filter((pl.col("=node") == sheet.options.node) & pl.col("=slot").is_not_null())
     stamp = pl.col("=timestamp")
     spans = rows.group_by("=slot", "=gpu").agg(
         stamp.min().alias("first"), stamp.max().alias("last"), pl.col(LINE).min()
@@ -152,35 +151,37 @@ def _check_one_host(sheet: Sheet, options: Options) -> None:
     if shared.height:
         row = shared.row(0, named=True)
         raise InputError(
-            f"{sheet.file} has rows of several hosts, and --node {options.node} can name one: GPU {row['=slot']} is "
-            f"{row['before =gpu']} and, from line {sheet.line(row[LINE])} on, {row['=gpu']}; split the file and give "
-            "each part its --node, or leave out --node"
+            f"{sheet.file} has rows of several hosts, and --node {sheet.options.node} can name one: GPU {row['=slot']} "
+            f"is {row['before =gpu']} and, from line {sheet.line(row[LINE])} on, {row['=gpu']}; split the file and "
+            "give each part its --node, or leave out --node"
         )
 
 
-def _refuse_second_readings(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: Options) -> None:
+def _refuse_second_readings(sheet: Sheet) -> None:
     """Refuse readings of an instant that the GPU has already, and a file in which they show that GPUs are mixed."""
     first = sheet.frame.select(pl.col("=timestamp").is_first_distinct().over("=gpu")).to_series()
     again = len(first) - int(first.sum())
-    if not {"gpu", "index"} & bound.keys():
+    if not {"gpu", "index"} & sheet.bound.keys():
         if again * _SHARED > sheet.frame.height:
             raise InputError(
                 f"{sheet.file}: {again} of {sheet.frame.height} readings have the time stamp of an earlier one and "
                 "nothing says which GPU they are of; query uuid as well, or say which column does with "
                 "--map COLUMN=gpu"
             )
-        _check_one_gpu(sheet, bound, remarks, options)
+        _check_one_gpu(sheet)
     if again:
         sheet.refuse((pl.lit(~first), "it is a second reading of the same GPU at the same time"))
 
 
-def _check_one_gpu(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: Options) -> None:
+def _check_one_gpu(sheet: Sheet) -> None:
     """Refuse readings of several GPUs of which nothing says which is whose: a tool that reads a node's GPUs reads them
     within milliseconds, and then pauses. With --gpu, somebody says that they are of one GPU; a note tells of it."""
-    if {"serial", "pci_bus_id"} & bound.keys():
+    if {"serial", "pci_bus_id"} & sheet.bound.keys():
         return
-    if "model" in bound:
-        models = sheet.frame.filter(~is_placeholder(bound["model"].column, minus_one=False))[bound["model"].column]
+    if "model" in sheet.bound:
+        models = sheet.frame.filter(~is_placeholder(sheet.bound["model"].column, minus_one=False))[
+            sheet.bound["model"].column
+        ]
         changes = (models != models.shift()).sum()
         if changes > max(1, len(models) // _SHARED):  # once may be a new driver; a few are torn lines
             names = models.unique(maintain_order=True)
@@ -192,12 +193,12 @@ def _check_one_gpu(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, opti
     if size < 2:
         return
     groups = f"the readings come in groups of {size}, as if {size} GPUs were read in turn"
-    if options.gpu is None:
+    if sheet.options.gpu is None:
         raise InputError(
             f"{sheet.file}: {groups}, and nothing says which GPU they are of; query uuid as well, or say which column "
             "does with --map COLUMN=gpu; if they are all of one GPU, say --gpu NAME"
         )
-    remarks.notes.append(f"{groups}; --gpu says that they are all of one")
+    sheet.notes.append(f"{groups}; --gpu says that they are all of one")
 
 
 def _together(stamps: pl.Series) -> int:

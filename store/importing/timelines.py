@@ -17,10 +17,9 @@ from ...errors import InputError
 from ..schema import OPERATIONS
 from . import content, identity
 from .content import LINE, Sheet
-from .layout import Bound, Layout
-from .meanings import PLACEHOLDERS, TIMELINE_MEANINGS
+from .meanings import PLACEHOLDERS, TIMELINE_MEANINGS, Bound
 from .options import Options
-from .values import Remarks, is_placeholder, numbers, parsed
+from .values import is_placeholder, numbers, parsed
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -58,28 +57,26 @@ def with_layout(path: Path, options: Options) -> Options:
         return options
 
 
-def check_none(sheet: Sheet, options: Options) -> None:
+def check_none(sheet: Sheet) -> None:
     """Raise InputError if an option that only timelines have is given for another file."""
-    if options.job is not None or options.ranks is not None:
-        option = "job" if options.job is not None else "ranks"
+    if sheet.options.job is not None or sheet.options.ranks is not None:
+        option = "job" if sheet.options.job is not None else "ranks"
         raise InputError(f"{sheet.file} is no timeline of a training job: leave out --{option}")
 
 
-def parse(
-    sheet: Sheet, layout: Layout, options: Options, remarks: Remarks
-) -> tuple[pl.DataFrame, pl.DataFrame, list[int]]:
-    """The operations of a sheet (columns of `operations`, and LINE), no events, and the lines of duplicates.
+def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The operations of a sheet (columns of `operations`, and LINE), and no events.
 
     Impossible rows are refused in the sheet. Raises InputError.
     """
-    bound = layout.bound
-    rank_layout = read_layout(options.layout) if options.layout is not None else RankLayout()
-    gpus = read_ranks(options.ranks, options) if options.ranks is not None else {}
-    duplicates = identity.drop_duplicates(sheet)
+    bound = sheet.bound
+    rank_layout = read_layout(sheet.options.layout) if sheet.options.layout is not None else RankLayout()
+    gpus = read_ranks(sheet.options.ranks, sheet.options) if sheet.options.ranks is not None else {}
+    identity.drop_duplicates(sheet)
     items = {name: item for name, item in bound.items() if item.meaning.kind == "number"}
     for name, item in items.items():  # -1 stands where an operation is of no microbatch
         needed = name in _NEEDED
-        numbers(sheet, [item], remarks, minus_one=not needed, required=name if needed else "")
+        numbers(sheet, [item], minus_one=not needed, required=name if needed else "")
     sheet.refuse(
         (is_placeholder(bound["optype"].column, minus_one=False), f"{bound['optype'].column} is missing"),
         *(
@@ -88,18 +85,18 @@ def parse(
             if not item.meaning.dimension
         ),
     )
-    frame = _placed(_frame(sheet, items, bound["optype"]), rank_layout, remarks)
-    job = options.job or rank_layout.job or sheet.file.split(".")[0]
+    frame = _placed(_frame(sheet, items, bound["optype"]), rank_layout, sheet.notes)
+    job = sheet.options.job or rank_layout.job or sheet.file.split(".")[0]
     keys = pl.DataFrame({"rank": list(gpus), "gpu": list(gpus.values())}, {"rank": pl.Int64, "gpu": pl.String})
-    frame = frame.with_columns(pl.lit(options.cluster).alias("cluster"), pl.lit(job).alias("job"))
+    frame = frame.with_columns(pl.lit(sheet.options.cluster).alias("cluster"), pl.lit(job).alias("job"))
     frame = frame.join(keys, on="rank", how="left", maintain_order="left")
-    if options.layout is not None:
-        remarks.notes.append(f"how the ranks are laid out is taken from {options.layout.name}")
+    if sheet.options.layout is not None:
+        sheet.notes.append(f"how the ranks are laid out is taken from {sheet.options.layout.name}")
     if gpus and (without := frame.filter(pl.col("gpu").is_null())["rank"].unique().sort().to_list()):
         listed = ", ".join(map(str, without[:5])) + (", ..." if len(without) > 5 else "")
-        remarks.notes.append(f"{options.ranks.name if options.ranks else ''} names no GPU of rank {listed}")
+        sheet.notes.append(f"{sheet.options.ranks.name if sheet.options.ranks else ''} names no GPU of rank {listed}")
     columns = [name for name in OPERATIONS.names if name in frame.columns]
-    return frame.select(LINE, *columns), pl.DataFrame(schema={LINE: pl.Int64}), duplicates
+    return frame.select(LINE, *columns), pl.DataFrame(schema={LINE: pl.Int64})
 
 
 def _frame(sheet: Sheet, items: Mapping[str, Bound], optype: Bound) -> pl.DataFrame:
@@ -114,15 +111,13 @@ def _frame(sheet: Sheet, items: Mapping[str, Bound], optype: Bound) -> pl.DataFr
     return sheet.frame.select(LINE, pl.col(optype.column).alias("optype"), *columns)
 
 
-def _placed(frame: pl.DataFrame, layout: RankLayout, remarks: Remarks) -> pl.DataFrame:
+def _placed(frame: pl.DataFrame, layout: RankLayout, notes: list[str]) -> pl.DataFrame:
     """The operations with `tp_size`, and with stage and place in data parallelism where only the layout tells them."""
     frame = frame.with_columns(pl.lit(layout.tp_size, pl.Int64).alias("tp_size"))
     for column, size in (("stage", layout.pp_size), ("dp_rank", layout.dp_size)):
         highest = frame[column].max()
         if size is not None and isinstance(highest, int) and highest >= size:
-            remarks.notes.append(
-                f"{column} goes to {highest}, and the layout file says {size} of them: is it of this job?"
-            )
+            notes.append(f"{column} goes to {highest}, and the layout file says {size} of them: is it of this job?")
     if layout.pp_size == 1:
         frame = frame.with_columns(pl.col("stage").fill_null(0))
     if layout.dp_size is None or layout.tp_size is None or layout.pp_size is None:

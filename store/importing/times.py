@@ -17,11 +17,11 @@ import polars as pl
 
 from ...errors import InputError
 from ..instants import times_of_ns
-from .content import LINE, Refused, Sheet
-from .layout import Bound
-from .meanings import Meaning
+from .content import LINE, Sheet
+from .meanings import Bound, Meaning
+from .options import Options
 from .rows import Rows
-from .values import Remarks, is_placeholder, missing, parsed
+from .values import is_placeholder, missing, parsed
 
 NS = 10**9
 EARLY, LATE, LOCAL = "=early", "=late", "=local"  # columns that `add_instants` adds
@@ -45,34 +45,26 @@ _WORD = re.compile(  # of a time with the name of a month
     r"(?P<zone>[A-Z]{3,5}|Z|[+-][0-9]{2}(?::?[0-9]{2})?)"
 )
 
-COUNTED = "the times are counted from --at in steps of --every: a pause of the tool itself shifts all that follow"
 
-
-class UntimedError(InputError):
-    """A file has no times, and no option says when it was measured."""
-
-
-def times(
-    sheet: Sheet, bound: Bound, remarks: Remarks, *, minus_one: bool, stream: bool, time_zone: str, after: str = ""
-) -> None:
+def times(sheet: Sheet, bound: Bound, *, minus_one: bool, stream: bool, after: str = "") -> None:
     """Parse a column of time stamps into `parsed(meaning)`: nanoseconds since 1970, UTC, without zone.
 
     Known are UNIX times in s, ms, us or ns (told apart by their size, which cannot be mistaken between 2001 and 2286),
-    `YYYY/MM/DD hh:mm:ss.fff` and ISO 8601. A time without a zone is read in `time_zone`. In a `stream`, rows follow
-    each other in time, and each must have a time. Of two equal hours, as clocks go back, it is the first, but in a
-    stream the second where the time stamps go back, and where the first is before the time in the column `after`.
+    `YYYY/MM/DD hh:mm:ss.fff` and ISO 8601. A time without a zone is one of `options.time_zone`. In a `stream`, rows
+    follow each other in time, and each must have a time. Of two equal hours, as clocks go back, it is the first, but in
+    a stream the second where the time stamps go back, and where the first is before the time in the column `after`.
     Raises InputError.
     """
-    meaning, name = bound.meaning, bound.column
+    meaning, name, time_zone = bound.meaning, bound.column, sheet.options.time_zone
     unknown, stamp = pl.col(missing(meaning)), pl.col(EARLY)
     sheet.frame = sheet.frame.with_columns(is_placeholder(name, minus_one=minus_one).alias(missing(meaning)))
     sheet.frame = add_instants(sheet.frame, name, time_zone)
     if any(sheet.counts(pl.col(LOCAL))):
-        remarks.notes.append(f"{name} has no time zone: read as {time_zone} (time-zone)")
+        sheet.notes.append(f"{name} has no time zone: read as {time_zone} (time-zone)")
     (repeated,) = sheet.counts(pl.col(EARLY) != pl.col(LATE))
     if repeated:
         rule = "the second time begins where the clock goes back" if stream else "taken as the first time"
-        remarks.notes.append(f"{repeated} values of {name} lie in the hour that occurs twice in {time_zone}: {rule}")
+        sheet.notes.append(f"{repeated} values of {name} lie in the hour that occurs twice in {time_zone}: {rule}")
         second = _went_back() if stream else (stamp < pl.col(after).dt.epoch("ns")) if after else pl.lit(False)
         sheet.frame = sheet.frame.with_columns(pl.when(second).then(pl.col(LATE)).otherwise(stamp).alias(EARLY))
     bad = ~unknown & ~stamp.is_between(_FIRST, _LAST).fill_null(False)
@@ -85,7 +77,7 @@ def times(
             "them (--map) if the columns are shifted or renamed"
         )
     if without and not stream:
-        remarks.placeholders[name] = without
+        sheet.placeholders[name] = without
     missed = [(unknown, f"{name} is missing")] if stream else []
     sheet.refuse((bad, f"{name} is not a readable time stamp"), *missed)
     instants = times_of_ns(pl.when(~unknown).then(stamp)).alias(parsed(meaning))
@@ -134,10 +126,11 @@ def instant(text: str, time_zone: str, option: str) -> int:
     padded = text.strip().replace("T", " ")
     for length, tail in ((10, " 00:00:00"), (16, ":00")):  # a day, or a minute
         padded += tail if len(padded) == length and padded[4] in "-/" else ""
-    sheet = Sheet(option, "", 0, ["text"], pl.DataFrame({LINE: [1], "text": [padded]}), 1, Refused())
+    frame = pl.DataFrame({LINE: [1], "text": [padded]})
+    sheet = Sheet(option, Options(time_zone=time_zone), ["text"], frame)
     ns: int | None = None
     try:
-        times(sheet, Bound(meaning, "text"), Remarks(), minus_one=False, stream=False, time_zone=time_zone)
+        times(sheet, Bound(meaning, "text"), minus_one=False, stream=False)
         ns = sheet.frame[parsed(meaning)].dt.epoch("ns").item()
     except InputError as error:
         if option not in str(error):
@@ -187,7 +180,7 @@ class Times:
     def of(self, text: str, sweep: int) -> str | None:
         """The time of a row: by its `text`, or else by the number of its sweep. None if `text` is no time.
 
-        Raises UntimedError where --at or --every is needed and not given.
+        Raises InputError where --at or --every is needed and not given.
         """
         text = " ".join(text.strip(" \t[](),|;").split())
         if not text:
@@ -265,22 +258,26 @@ class Times:
         return instant(self._options.at or "", self._options.time_zone, "--at")
 
     def _of_sweep(self, sweep: int) -> str:
-        self._rows.sweeps = max(self._rows.sweeps, sweep + 1)
-        if self._options.at is None or (self._options.every is None and sweep):
-            raise UntimedError(
-                f"{self._rows.file} has no times: say when it began and how many seconds lie between two readings, for "
+        rows, options = self._rows, self._options
+        rows.sweeps = max(rows.sweeps, sweep + 1)
+        began_ns = rows.began_ns if options.at is None else self._at_ns
+        step_s = options.every or (rows.step_s if options.at is None else None)
+        if began_ns is None or (step_s is None and sweep):
+            raise InputError(
+                f"{rows.file} has no times: say when it began and how many seconds lie between two readings, for "
                 "example --at '2026-11-23 14:05:00' --every 1"
             )
-        self._rows.used.update(("at", "every") if sweep else ("at",))
-        if sweep:
-            self._rows.note(COUNTED)
-        every_s = self._options.every or 0.0
+        rows.used.update(("at", "every") if sweep else ("at",))
+        if sweep and options.at is not None:
+            rows.note(
+                "the times are counted from --at in steps of --every: a pause of the tool itself shifts all that follow"
+            )
         try:
-            return text_of_ns(self._at_ns + round(sweep * every_s * NS))
+            return text_of_ns(began_ns + round(sweep * (step_s or 0.0) * NS))
         except (ValueError, OverflowError) as error:
             raise InputError(
-                f"{self._rows.file}: --every {every_s:g} puts its readings beyond the year 9999: give the seconds "
-                "between two readings"
+                f"{rows.file}: --every {step_s:g} puts its readings beyond the year 9999: give the seconds between two "
+                "readings"
             ) from error
 
 

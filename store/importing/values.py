@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import polars as pl
 
 from ...errors import InputError, UnitError
 from .content import LINE, OWN, Rule, Sheet
-from .layout import Bound, unit_behind
-from .meanings import PLACEHOLDERS, UNITS, Meaning, Unit, find, split_label
+from .layout import unit_behind
+from .meanings import PLACEHOLDERS, UNITS, Bound, Meaning, Unit, find, split_label
 from .options import typed
 
 _NUMBER = r"^([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)"
@@ -37,15 +37,6 @@ _ITERATIONS, _SHORTEST_S = (10, 100_000), 1.0  # of a training
 _KERNELS = ("kern_min_start", "kern_max_start", "num_kerns")
 _SAMPLE = 1000  # texts by which the usual label is known
 _POINT = "write numbers with a decimal point, not a decimal comma, and nothing between thousands (1234.5)"
-
-
-@dataclass
-class Remarks:
-    """What parsing met: placeholders by column, units by column, remarks."""
-
-    placeholders: dict[str, int] = field(default_factory=dict)
-    units: dict[str, dict[str, str]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
 
 
 def parsed(meaning: Meaning) -> str:
@@ -72,7 +63,6 @@ def stated(column: str, *, minus_one: bool = False) -> pl.Expr:
 def numbers(
     sheet: Sheet,
     items: Sequence[Bound],
-    remarks: Remarks,
     *,
     minus_one: bool,
     required: str = "",
@@ -88,7 +78,7 @@ def numbers(
     rules: list[Rule] = []
     for bound in items:
         name, meaning, unknown = bound.column, bound.meaning, pl.col(missing(bound.meaning))
-        separated = _parse(sheet, bound, remarks, minus_one=minus_one, counted=meaning.name != required)
+        separated = _parse(sheet, bound, minus_one=minus_one, counted=meaning.name != required)
         reason = f"{name} is not a readable {meaning.dimension or 'number'}" + (f": {_POINT}" if separated else "")
         outside = (
             f"outside {meaning.low:g} to {meaning.high:g}" if meaning.high < math.inf else f"below {meaning.low:g}"
@@ -101,7 +91,7 @@ def numbers(
     sheet.refuse(*rules)
 
 
-def further_numbers(sheet: Sheet, items: Sequence[Bound], remarks: Remarks) -> list[Bound]:
+def further_numbers(sheet: Sheet, items: Sequence[Bound]) -> list[Bound]:
     """Parse columns that must cost neither a row nor the file; returns those that do not hold what their names say.
 
     Of the others, a value that cannot be becomes NULL, and a note counts them.
@@ -110,11 +100,11 @@ def further_numbers(sheet: Sheet, items: Sequence[Bound], remarks: Remarks) -> l
     for bound in items:
         column = parsed(bound.meaning)
         try:
-            _parse(sheet, bound, remarks, minus_one=True, counted=True)
+            _parse(sheet, bound, minus_one=True, counted=True)
         except InputError as error:
-            remarks.placeholders.pop(bound.column, None)
-            remarks.units.pop(bound.column, None)
-            remarks.notes.append(f"{bound.column} is not stored: {str(error).removeprefix(f'{sheet.file}: ')}")
+            sheet.placeholders.pop(bound.column, None)
+            sheet.units.pop(bound.column, None)
+            sheet.notes.append(f"{bound.column} is not stored: {str(error).removeprefix(f'{sheet.file}: ')}")
             lost.append(bound)
             continue
         wrong = ~pl.col(missing(bound.meaning)) & ~_inside(bound)
@@ -123,11 +113,11 @@ def further_numbers(sheet: Sheet, items: Sequence[Bound], remarks: Remarks) -> l
             first = sheet.line(sheet.frame.filter(wrong)[LINE][0])
             sheet.frame = sheet.frame.with_columns(pl.when(~wrong).then(pl.col(column)).alias(column))
             values = f"{number} {'value' if number == 1 else 'values'} cannot be the {bound.meaning.description}"
-            remarks.notes.append(f"{bound.column}: {values}, so NULL is stored (first line {first})")
+            sheet.notes.append(f"{bound.column}: {values}, so NULL is stored (first line {first})")
     return lost
 
 
-def _parse(sheet: Sheet, bound: Bound, remarks: Remarks, *, minus_one: bool, counted: bool) -> bool:
+def _parse(sheet: Sheet, bound: Bound, *, minus_one: bool, counted: bool) -> bool:
     """Add `missing(meaning)` and `parsed(meaning)`; whether a text has a comma, or separates thousands.
 
     Raises InputError (UnitError) where the column holds no value that can be one.
@@ -139,14 +129,14 @@ def _parse(sheet: Sheet, bound: Bound, remarks: Remarks, *, minus_one: bool, cou
     without, strange, empty = sheet.counts(unknown, ~unknown & value.is_null(), pl.col(name) == "")
     placeholders = without - empty if sheet.format else without  # a row of a format need not have every column
     if placeholders and counted:
-        remarks.placeholders[name] = placeholders
+        sheet.placeholders[name] = placeholders
     separated = strange and not sheet.format and sheet.counts(~unknown & pl.col(name).str.contains(_SEPARATED))[0]
     if meaning.dimension:
         if strange:
             _split_labels(sheet, bound)
         _convert(sheet, bound, believed=sheet.frame.height - without)
         if bound.unit is not None:
-            remarks.units[name] = {"unit": bound.unit.name, "from": bound.source}
+            sheet.units[name] = {"unit": bound.unit.name, "from": bound.source}
         sheet.frame = sheet.frame.drop(_LABEL, strict=False)
     (fitting,) = sheet.counts(_inside(bound))
     if sheet.frame.height > without and not fitting:
@@ -274,7 +264,7 @@ class _Proof:
     seconds: pl.Expr | None = None
 
 
-def prove_unit(sheet: Sheet, bound: Bound, remarks: Remarks) -> None:
+def prove_unit(sheet: Sheet, bound: Bound) -> None:
     """Find the unit of the duration, turn `parsed(time)` into ms, and refuse rows that contradict themselves.
 
     Raises UnitError where nothing says or proves the unit, or a proof contradicts the name of the column.
@@ -290,16 +280,14 @@ def prove_unit(sheet: Sheet, bound: Bound, remarks: Remarks) -> None:
             )
         bound.unit, bound.source = proof.unit, proof.source
         sheet.frame = sheet.frame.with_columns(pl.col(column) * proof.unit.to(_TIME["ms"])[0])
-        remarks.units[name] = {"unit": proof.unit.name, "from": proof.source}
+        sheet.units[name] = {"unit": proof.unit.name, "from": proof.source}
     elif proof is not None and proof.unit != bound.unit:
         if bound.source != "--unit":
             raise UnitError(
                 f"{sheet.file}: {bound.source} says {bound.unit.name}, but {proof.source} says {proof.unit.name}; "
                 f"say which with {typed('--unit', name, 'UNIT')}"
             )
-        remarks.notes.append(
-            f"--unit says {name} is in {bound.unit.name}; by {proof.source} it is in {proof.unit.name}"
-        )
+        sheet.notes.append(f"--unit says {name} is in {bound.unit.name}; by {proof.source} it is in {proof.unit.name}")
     if proof is not None and proof.seconds is not None:
         error = (pl.col(column) / (proof.seconds * 1000) - 1.0).abs()
         agreeing, contradicting = sheet.counts(error < _AGREES, error > _AGREES)

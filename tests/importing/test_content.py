@@ -172,7 +172,7 @@ def test_every_line_is_accounted_for_by_its_number(tmp_path: Path, parse: Parse)
         "it is the header line again": [6],
         "it has unreadable characters (not UTF-8 text)": [10, 14],
     }
-    assert found.duplicates == [8]
+    assert found.sheet.duplicates == [8]
     assert found.report.total.as_dict() == {"rows": 30, "kept": 24, "duplicates": 1, "refused": 5}
 
 

@@ -66,7 +66,7 @@ def test_a_pdus_table_is_known_by_its_columns(
     write: Write, parse: Parse, header: str, cell: object, column: str, stored: int
 ) -> None:
     parsed = parse(write(header, [(NOON, "n1", cell), ("2026-11-23 12:00:10", "n2", cell)]))
-    assert (parsed.kind, parsed.report.format, parsed.report.nodes) == ("node_power", "node power", 2)
+    assert (parsed.sheet.kind, parsed.report.format, parsed.report.nodes) == ("node_power", "node power", 2)
     assert cells(parsed, "ts", "node", "source", "covers", "part", column) == [
         (at(2026, 11, 23, 12), "n1", "pdu", "node_wall", None, stored),
         (at(2026, 11, 23, 12, 0, 10), "n2", "pdu", "node_wall", None, stored),
@@ -123,7 +123,7 @@ def test_readings_of_gpus_are_no_power_of_nodes(write: Write, refusal: Refusal, 
     of_gpu = parse(
         write("time,node,watts", [(NOON, "n1", 40)]), columns={"watts": "power:W", "time": "timestamp"}, gpu="g"
     )
-    assert of_gpu.kind == "telemetry"
+    assert of_gpu.sheet.kind == "telemetry"
 
 
 def test_a_file_that_comes_again_adds_nothing_and_names_follow_the_store(tmp_path: Path, write: Write) -> None:
