@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from whorl.errors import InputError
 from whorl.store import Store
-from whorl.store.importing import Options, Report, import_file
+from whorl.store.importing import Options, Report, import_file, read_file
 
 CASES = Path(__file__).parents[3] / "shared" / "cases"
 EVENTS = "select kind, gpu, node, cluster, strftime(ts, '%Y-%m-%d %H:%M:%S.%g') as at from events order by ts, gpu"
@@ -78,3 +79,97 @@ def test_wrong_results_of_gpu_burn_are_judged(case: str, store: Store) -> None:
     ((kind, gpu, node, cluster, stamp),) = rows(store, EVENTS)
     assert (kind, node, cluster, str(stamp)[:10]) == ("wrong_result", "n1", "fleet", "2025-02-19")
     assert str(gpu).endswith("02" if "negative" in case else "05")
+
+
+# -- further kinds, after public bug reports ------------------------------------------------------------------
+
+UUID = "GPU-0000000{}-618a-cbf3-08b6-f9e02acdd48c"
+ON_TWO_HOSTS = (
+    "nvbandwidth Version: v0.8\nDevice 0: NVIDIA H100 (00000000:07:00)\n\nRunning host_to_device_memcpy_ce.\n"
+    + ("memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n           0\n 0     {}\n")
+)
+JOBSTATS = 'minor_number="4",name="NVIDIA A100",ordinal="6",uuid="' + UUID.format(1) + '"'
+
+
+def stream(columns: str, *rows: str, day: int = 20) -> str:
+    """A log of nvidia-smi, a second for each row."""
+    lines = [f"2026/11/{day} 10:00:{second:02d}.0, {row}" for second, row in enumerate(rows)]
+    return "\n".join([f"timestamp, {columns}", *lines, ""])
+
+
+KINDS = {
+    "a GPU whose readings all fail": (
+        stream("uuid, pci.bus_id, power.draw [W], utilization.gpu [%]",
+               f"{UUID.format(1)}, 00000000:0B:00.0, 61 W, 5 %",
+               "[Unknown Error], 00000000:0B:00.0, [Unknown Error], [Unknown Error]"),
+        "select kind, gpu, pci_bus_id from events",
+        [("lost", UUID.format(1), "00000000:0B:00.0")],
+    ),
+    "reasons for the clock, a column each": (
+        stream("uuid, power.draw [W], clocks_event_reasons.sw_power_cap, clocks_throttle_reasons.hw_slowdown",
+               f"{UUID.format(1)}, 300 W, Active, Active", f"{UUID.format(1)}, 300 W, Not Active, Not Active",
+               f"{UUID.format(1)}, 300 W, [N/A], [N/A]"),
+        "select clock_event_reasons from telemetry order by ts",
+        [(4 | 8,), (0,), (None,)],
+    ),
+    "boards with two GPUs have one serial number each": (
+        stream("index, serial, power.draw [W]", *(f"{n % 4}, 03210210000{n % 4 // 2}, 6{n % 4} W" for n in range(12))),
+        "select name, serial from gpus_now order by name",
+        [(f"n1/{n}", f"03210210000{n // 2}") for n in range(4)],
+    ),
+    "outputs of two hosts under lines of dashes": (
+        "".join(f"-----\nn0{n}\n-----\n{ON_TWO_HOSTS.format(50 + n)}" for n in (2, 3)),
+        "select gpu, round(value, 2) from results where figure = 'time' order by gpu",
+        [("n02:0", 19.23), ("n03:0", 18.87)],
+    ),
+    "outputs of two hosts by Ansible": (
+        "".join(f"n0{n} | CHANGED | rc=0 >>\n{ON_TWO_HOSTS.format(50 + n)}" for n in (2, 3)),
+        "select name, pci_bus_id from gpus_now order by name",
+        [("n02/0", "00000000:07:00.0"), ("n03/0", "00000000:07:00.0")],
+    ),
+    "the driver's number in jobstats": (
+        f"nvidia_gpu_power_usage_milliwatts{{{JOBSTATS}}} 250000\nnvidia_gpu_jobId{{{JOBSTATS}}} 77\n",
+        "select name, model, job_id from gpus_now join jobs using (gpu)",
+        [("n1/6", "NVIDIA A100", "77")],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_of_report(kind: str, tmp_path: Path, store: Store) -> None:
+    text, query, answer = KINDS[kind]
+    (tmp_path / "log").write_text(text)
+    import_file(store, tmp_path / "log", Options(node="n1"))
+    assert rows(store, query) == answer
+
+
+def test_one_serial_number_is_one_gpu_whatever_its_place(tmp_path: Path, store: Store) -> None:
+    log = tmp_path / "log.csv"
+    for day, columns, cells in (
+        (20, "index, serial", "0, 132"),
+        (21, "index, serial", "1, 132"),
+        (22, "serial", "132"),
+    ):
+        log.write_text(stream(f"{columns}, power.draw [W]", f"{cells}, 61 W", f"{cells}, 62 W", day=day))
+        import_file(store, log, Options(node="n1"))
+    assert rows(store, "select gpu, count(*) from telemetry group by 1") == [("132", 6)]
+
+
+def test_files_of_one_name_that_name_no_gpu_are_told_apart_by_their_node(tmp_path: Path, store: Store) -> None:
+    for node in ("n1", "n2"):
+        (tmp_path / "gpu.csv").write_text(stream("power.draw [W]", f"6{node[1]} W", f"7{node[1]} W"))
+        assert import_file(store, tmp_path / "gpu.csv", Options(node=node)).total.kept == 2
+    assert rows(store, "select distinct gpu from telemetry order by 1") == [("n1:gpu",), ("n2:gpu",)]
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV12\t0-23\t0\n", "nvidia-smi -q"),
+        ("JobID           JobName  Partition \n------------ ---------- ---------- \n7   train  gpu\n", "sacct -P"),
+    ],
+)
+def test_what_holds_no_measurement_says_what_to_save_instead(text: str, advice: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(text)
+    with pytest.raises(InputError, match=advice):
+        read_file(tmp_path / "log", Options())

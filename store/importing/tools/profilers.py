@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import math
 import re
-import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import polars as pl
 
 from ....errors import InputError
 from ..content import written
@@ -83,27 +83,11 @@ class _Line:
         return None if number is None else number * factor
 
 
-@dataclass
-class _Launch:
-    """One launch, or the mean of `count`: its start where that is known, and clocks by meaning where it has some."""
-
-    line: int
-    ms: float = 0.0
-    start_ms: float = 0.0
-    count: int = 1
-    clocks: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass
-class _Gpu:
-    """What tables say of one GPU: the launches of each kernel; readings by meaning, each with its time."""
-
-    kernels: dict[str, list[_Launch]] = field(default_factory=dict)
-    readings: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-
-
-# By the process that was profiled, what it calls the GPU (`Tesla V100-SXM2-16GB (0)`, or a number), and the node.
-_Gpus = dict[tuple[str, str, str], _Gpu]
+_GPU = ["process", "device", "node"]  # of a process, what it calls the GPU (`Tesla V100 (0)`, or a number), its host
+_LAUNCHES = dict.fromkeys((*_GPU, "kernel"), pl.String()) | {
+    "line": pl.Int64(), "ms": pl.Float64(), "start_ms": pl.Float64(), "count": pl.Int64(),
+}  # fmt: skip
+_VALUES = dict.fromkeys((*_GPU, "of_kernel", "meaning"), pl.String()) | {"at_ms": pl.Float64(), "value": pl.Float64()}
 
 
 def fits_nvprof(head: str) -> bool:
@@ -165,78 +149,70 @@ def _are_units(cells: list[str]) -> bool:
 
 def read_nvprof(text: str, rows: Rows) -> None:
     """Add the kernels of each table in the text. Raises InputError where there is none, or a table lacks columns."""
-    tables: dict[str, _Gpus] = {"trace": {}, "summary": {}}
+    tables: dict[str, list[tuple[object, ...]]] = {"trace": [], "summary": []}
+    readings: list[tuple[object, ...]] = []
     for line in _lines(text, rows):
-        if line.kind in tables:
-            gpu = tables[line.kind].setdefault((line.process, line.text("device") or line.gpu, ""), _Gpu())
-            _take(line, gpu, rows)
-    if not any(gpu.kernels for gpus in tables.values() for gpu in gpus.values()):
+        if line.kind not in tables:
+            continue
+        trace, name = line.kind == "trace", line.text("name")
+        gpu = line.process, line.text("device") or line.gpu, ""
+        start_ms = line.ms("start", rows.file) if trace else 0.0
+        parts = line.text("system").split("/")
+        for meaning, part, scale in _READINGS.get(name, ()):
+            number = _number(parts[part]) if len(parts) > part else None
+            if start_ms is not None and number is not None:
+                readings.append((*gpu, None, meaning, start_ms, number * scale))
+        if _NO_KERNEL.match(name) or line.text("type") not in ("", "GPU activities"):
+            continue
+        ms = line.ms("duration" if trace else "avg", rows.file)
+        count = 1.0 if trace else _number(line.text("calls", "instances"))
+        if not ms or start_ms is None or not count or count < 1:
+            rows.refuse(line.number, "a kernel has no readable start, duration or number of calls")
+        else:
+            kernel = re.sub(r"\s*\[[0-9]+\]$", "", name)
+            tables[line.kind].append((*gpu, kernel, line.number, ms, start_ms, int(count)))
+    if not any(tables.values()):
         raise InputError(
             f"{rows.file}: it has no durations of kernels in CSV: profile with --print-gpu-trace --csv, or with --csv "
             "alone"
         )
     tool = "nsys" if re.search(r"(?:Duration|Avg) \(\w+\)", text) else "nvprof"  # nsys has the units in the names
-    for kind, gpus in tables.items():
-        _add(gpus, rows, tool, text, ends=kind == "summary")
-
-
-def _take(line: _Line, gpu: _Gpu, rows: Rows) -> None:
-    """What a line of a trace or a summary says of a GPU."""
-    trace = line.kind == "trace"
-    name, start_ms = line.text("name"), line.ms("start", rows.file) if trace else 0.0
-    parts = line.text("system").split("/")
-    for meaning, part, scale in _READINGS.get(name, ()):
-        number = _number(parts[part]) if len(parts) > part else None
-        if start_ms is not None and number is not None:
-            gpu.readings.setdefault(meaning, []).append((start_ms, number * scale))
-    if _NO_KERNEL.match(name) or line.text("type") not in ("", "GPU activities"):
-        return
-    ms = line.ms("duration" if trace else "avg", rows.file)
-    count = 1.0 if trace else _number(line.text("calls", "instances"))
-    if not ms or start_ms is None or not count or count < 1:
-        rows.refuse(line.number, "a kernel has no readable start, duration or number of calls")
-        return
-    launches = gpu.kernels.setdefault(re.sub(r"\s*\[[0-9]+\]$", "", name), [])
-    launches.append(_Launch(line.number, ms, start_ms, int(count)))
+    for kind, launches in tables.items():
+        _add(launches, readings, rows, tool, text, ends=kind == "summary")
 
 
 def read_ncu(text: str, rows: Rows) -> None:
     """Add the kernels of each table in the text. Raises InputError where none has a duration."""
-    gpus: _Gpus = {}
-    launches: dict[tuple[str, ...], _Launch] = {}
+    launches: dict[tuple[str, ...], tuple[object, ...]] = {}
+    clocks: list[tuple[tuple[str, ...], str, float]] = []
+    first_lines: dict[tuple[str, ...], int] = {}
     for line in _lines(text, rows):
         if line.kind != "ncu":
             continue
         process, device, kernel, host = map(line.text, ("process id", "device", "kernel name", "host name"))
-        launch = launches.setdefault((process, device, kernel, line.text("id")), _Launch(line.number))
-        had_time = launch.ms > 0
+        key = process, device, kernel, line.text("id")
+        number = first_lines.setdefault(key, line.number)
         metrics = [(name, line.units.get(name, ""), text) for name, text in line.cells.items()]
         if "metric name" in line.cells:  # else each metric has a column
-            metrics = [(line.text("metric name"), line.text("metric unit"), line.text("metric value"))]
-        for metric in metrics:
-            _take_metric(launch, line.number, metric, rows)
-        if launch.ms > 0 and not had_time:
-            gpu = gpus.setdefault((process, device or "0", "" if _LOCAL.match(host) else host), _Gpu())
-            gpu.kernels.setdefault(kernel, []).append(launch)
-    if not gpus:
+            metrics = [(line.text("metric name").lower(), line.text("metric unit"), line.text("metric value"))]
+        for name, unit, value in metrics:
+            measured = _number(value) if name in _DURATIONS or name in _CLOCKS else None
+            if name in _CLOCKS and measured and (clock := find(_CYCLES.get(unit, unit), "clock")) is not None:
+                clocks.append((key, _CLOCKS[name], measured * clock.to(UNITS["clock"]["MHz"])[0]))
+            elif name in _DURATIONS and key not in launches and not measured:
+                rows.refuse(line.number, f"the duration of a kernel is no number above 0 ({value[:40] or 'empty'})")
+            elif name in _DURATIONS and key not in launches and measured:
+                gpu = process, device or "0", "" if _LOCAL.match(host) else host
+                ms = measured * _milliseconds(unit, f"{rows.file}: {name}")
+                launches[key] = (*gpu, kernel, number, ms, float(len(launches)), 1)
+    if not launches:
         raise InputError(
             f"{rows.file}: no kernel has a duration; profile with the section SpeedOfLight or with "
             "--metrics gpu__time_duration.sum"
         )
-    _add(gpus, rows, "ncu", text, ends=True)
-
-
-def _take_metric(launch: _Launch, line: int, metric: tuple[str, str, str], rows: Rows) -> None:
-    """What a metric (its name, unit and value) says of a launch."""
-    name, unit, text = metric[0].lower(), *metric[1:]
-    number = _number(text) if name in _DURATIONS or name in _CLOCKS else None
-    if name in _DURATIONS and not launch.ms:
-        if not number:
-            rows.refuse(line, f"the duration of a kernel is no number above 0 ({text[:40] or 'empty'})")
-            return
-        launch.ms = number * _milliseconds(unit, f"{rows.file}: {name}")
-    elif name in _CLOCKS and number and (clock := find(_CYCLES.get(unit, unit), "clock")) is not None:
-        launch.clocks[_CLOCKS[name]] = number * clock.to(UNITS["clock"]["MHz"])[0]
+    last = {(key, meaning): value for key, meaning, value in clocks if key in launches}
+    readings = [(*launches[key][:4], meaning, None, value) for (key, meaning), value in last.items()]
+    _add(list(launches.values()), readings, rows, "ncu", text, ends=True)
 
 
 def _milliseconds(unit: str, where: str) -> float:
@@ -255,45 +231,53 @@ def _number(text: str) -> float | None:
     return number if number is not None and number >= 0 else None
 
 
-def _add(gpus: _Gpus, rows: Rows, tool: str, text: str, *, ends: bool) -> None:
+def _add(
+    launches: list[tuple[object, ...]],
+    readings: list[tuple[object, ...]],
+    rows: Rows,
+    tool: str,
+    text: str,
+    *,
+    ends: bool,
+) -> None:
     """Add a run for each kernel that takes a good part of its GPU's time; of `--workload`, only the longest one.
 
-    Without `ends`, the first and the last launch of a kernel count only if there are no others.
+    Without `ends`, the first and the last launch of a kernel count only if there are no others. Clocks and readings are
+    medians: of the launches, or of what was read between the first and the last of them.
     """
+    kernel, start = [*_GPU, "kernel"], pl.col("start_ms")
+    table = pl.DataFrame(launches, _LAUNCHES, orient="row")
+    place, number = start.rank("ordinal").over(kernel), pl.len().over(kernel)
+    inner = pl.lit(ends) | (number < 3) | ((place > 1) & (place < number))
+    total_ms = (pl.col("ms") * pl.col("count")).filter("inner").sum()
+    runs = table.with_columns(inner.alias("inner")).group_by(kernel, maintain_order=True).agg(
+        pl.col("line").first(), pl.col("count").filter("inner").sum(), total_ms.alias("total_ms"),
+        start.min().alias("first"), start.max().alias("last"),
+    )  # fmt: skip
+    between = pl.col("at_ms").is_between("first", "last", closed="none")
+    values = pl.DataFrame(readings, _VALUES, orient="row").join(runs, on=_GPU)
+    values = values.filter(between | (pl.col("of_kernel") == pl.col("kernel")))
+    medians: dict[tuple[object, ...], dict[str, Value]] = {}
+    for *key, meaning, median in values.group_by(*kernel, "meaning").agg(pl.col("value").median()).iter_rows():
+        medians.setdefault(tuple(key), {})[meaning] = median
+    share = pl.col("total_ms") / pl.col("total_ms").sum().over(_GPU)
+    large = runs.filter(share >= _SHARE)
+    if rows.options.workload is not None:
+        large = large.filter(pl.col("total_ms").arg_max().over(_GPU) == pl.int_range(pl.len()).over(_GPU))
     record = hashlib.sha256(text.encode()).hexdigest()[:16]
-    alone = len({(device, node) for _, device, node in gpus}) == 1
-    small = 0
-    for (process, device, node), gpu in gpus.items():
-        kernels = [(name, *_run(launches, gpu, ends=ends)) for name, launches in gpu.kernels.items()]
-        total_ms = sum(kernel_ms for _, kernel_ms, _ in kernels)
-        large = [kernel for kernel in kernels if kernel[1] >= _SHARE * total_ms]
-        if rows.options.workload is not None and large:
-            large = [max(large, key=lambda kernel: kernel[1])]
-        small += len(kernels) - len(large)
-        for name, _, values in large:
-            values |= {"workload": f"{tool} {_workload(name)}", "kernel": name}
-            values |= _identity(device, node, rows, alone=alone)
-            rows.add(gpu.kernels[name][0].line, values, f"{record} {process}")
-    if small:
+    alone = runs.select(pl.struct("device", "node").n_unique()).item() == 1
+    for process, device, node, name, line, count, time_ms, _, _ in large.iter_rows():
+        values_of: dict[str, Value] = {"time [ms]": float(f"{time_ms / count:.15g}"), "kernels": count}
+        values_of |= medians.get((process, device, node, name), {})
+        values_of |= {
+            "workload": f"{tool} {_workload(name)}",
+            "kernel": name,
+            **_identity(device, node, rows, alone=alone),
+        }
+        rows.add(line, values_of, f"{record} {process}")
+    if small := runs.height - large.height:
         why = "--workload stores the longest one" if rows.options.workload is not None else "less than 1 % of the time"
         rows.note(f"{small} {'kernel is' if small == 1 else 'kernels are'} not stored: {why}")
-
-
-def _run(launches: list[_Launch], gpu: _Gpu, *, ends: bool) -> tuple[float, dict[str, Value]]:
-    """The time of all launches of a kernel, and the run: their mean, and the medians of clocks and readings."""
-    ordered = sorted(launches, key=lambda launch: launch.start_ms)
-    inner = ordered if ends or len(ordered) < 3 else ordered[1:-1]
-    count = sum(launch.count for launch in inner)
-    mean_ms = float(f"{math.fsum(launch.ms * launch.count for launch in inner) / count:.15g}")
-    values: dict[str, Value] = {"time [ms]": mean_ms, "kernels": count}
-    readings: dict[str, list[float]] = {}
-    for meaning, number in (pair for launch in inner for pair in launch.clocks.items()):
-        readings.setdefault(meaning, []).append(number)
-    for meaning, stamped in gpu.readings.items():
-        between = [number for at_ms, number in stamped if ordered[0].start_ms < at_ms < ordered[-1].start_ms]
-        readings.setdefault(meaning, []).extend(between)
-    values |= {meaning: statistics.median(numbers) for meaning, numbers in readings.items() if numbers}
-    return mean_ms * count, values
 
 
 def _identity(device: str, node: str, rows: Rows, *, alone: bool) -> dict[str, Value]:
