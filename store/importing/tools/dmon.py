@@ -12,7 +12,7 @@ import re
 
 from ....errors import InputError
 from ..content import written
-from ..meanings import UNITS, find, labelled, of_field, split_label
+from ..meanings import labelled, of_field, split_label
 from ..rows import Rows, Value, front
 from ..times import Times
 
@@ -31,7 +31,6 @@ _FIELDS = {
 _BOARD = {"UUID#": "gpu", "DVNAM": "model", "SRNUM": "serial", "VBVER": "vbios", "DRVER": "driver"}
 _XID, _XID_CODE = "XIDER", re.compile("[1-9][0-9]{0,4}")
 ENTITY_HEADER = re.compile(r"#\s*Entity\b", re.IGNORECASE)
-_ENTITY_UNITS = re.compile(r"(?<!\S)Id(?!\S)", re.IGNORECASE)
 _KINDS = "GPU|GPU[-_]I|GPU[-_]CI|vGPU|Switch|Link|CPU|CPU[-_]CORE|Core|ConnectX|UNKNOWN"
 _ENTITY = re.compile(rf"(?<!\S)({_KINDS}) +([0-9]{{1,9}})(?!\S)", re.IGNORECASE)
 _MESSAGE = re.compile(r"\b(?:error|unable|fail|no devices)|is lost\b", re.IGNORECASE)
@@ -45,7 +44,7 @@ _COLUMNS = {
     "dram": "dram_active [%]", "fp64": "fp64_active [%]", "fp32": "fp32_active [%]", "fp16": "fp16_active [%]",
 }  # fmt: skip
 _INSTANCE = ("mig", "gi", "ci", "gi-id", "ci-id")
-_NO_METRIC = ("date", "time", *_INSTANCE)
+_NO_METRIC = ("date", "time", _XID, *_INSTANCE)
 _GPU_HEADER = re.compile(r"(?:^|[\s\]])#\s*(?:date[\s,]+)?(?:time[\s,]+)?gpu[\s,]+(?!pid\b)\S", re.IGNORECASE)
 _GPU_UNITS = re.compile(r"(?:^|[\s\]])#\s*(?:YYYYMMDD[\s,]+)?(?:HH:MM:SS[\s,]+)?Idx\b", re.IGNORECASE)
 
@@ -85,17 +84,14 @@ class _Log:
 
 def read_dcgmi(text: str, rows: Rows) -> None:
     """Add the readings of a log. Raises InputError where it has no times and no option gives them."""
-    log, messages, units_next = _Dcgmi(rows), dict[str, None](), False
+    log, messages = _Log(rows), dict[str, None]()
+    parents: dict[str, str] = {}  # node -> the GPU whose line came last: dcgmi prints the instances of a GPU behind it
     for line, content in written(text):
         if (match := ENTITY_HEADER.search(content)) is not None:
-            log.take_header(content, match)
-            units_next = True
+            log.names = content[match.end() :].split()
+            log.labels = [_of_dcgm(name) for name in log.names]
         elif log.names and (match := _ENTITY.search(content)) is not None:
-            log.take_reading(line, content, match)
-            units_next = False
-        elif log.names and units_next and (match := _ENTITY_UNITS.search(content)) is not None:
-            log.take_units(_behind(content, match))
-            units_next = False
+            _reading_of_dcgmi(log, line, content, match, parents=parents)
         elif _MESSAGE.search(content):
             messages[" ".join(content.split())[:200]] = None
         elif re.search("[0-9]", content):
@@ -108,79 +104,33 @@ def read_dcgmi(text: str, rows: Rows) -> None:
         rows.note("dcgmi's own numbers of GPUs are taken for the driver's: `dcgmi discovery -l` shows both")
 
 
-class _Dcgmi(_Log):
-    """A log of dcgmi. Where its columns stand matters: a unit stands under its column, and a text may have spaces."""
-
-    def __init__(self, rows: Rows) -> None:
-        super().__init__(rows)
-        self._begin = 0
-        self._places: list[tuple[int, int]] = []
-        self._parents: dict[str, str] = {}  # node -> the GPU whose line came last
-
-    def take_header(self, text: str, match: re.Match[str]) -> None:
-        """The names of the columns, and where they stand."""
-        words = list(re.finditer(r"\S+", _behind(text, match)))
-        self.names, self._begin, self._places = (
-            [word[0] for word in words],
-            match.start(),
-            [word.span() for word in words],
-        )
-        self.take_units("")
-
-    def take_units(self, text: str) -> None:
-        """The units, each of which stands nearest to its column."""
-        units = {}
-        for word in re.finditer(r"\S+", text):
-            distances = [min(abs(word.start() - low), abs(word.end() - high)) for low, high in self._places]
-            units[self.names[distances.index(min(distances))]] = word[0]
-        self.labels = [_of_dcgm(name, units.get(name, "")) for name in self.names]
-
-    def take_reading(self, line: int, text: str, entity: re.Match[str]) -> None:
-        """A line of values behind the entity that they are of."""
-        kind, number = entity[1].upper().replace("_", "-"), entity[2]
-        if not kind.startswith("GPU"):
-            self.rows.refuse(line, f"it is of a {entity[1]}, and only GPUs are stored")
-            return
-        node, name = front(text[: entity.start()])[0], f"{kind} {number}"
-        values: dict[str, Value] = {"index": number, "instance": None}
-        if kind == "GPU":
-            self._parents[node] = number
-        else:  # dcgmi prints the instances of a GPU behind it
-            values = {"index": self._parents.get(node), "instance": name}
-            values |= {label: None for label in self.labels if not _of_instance(label)}
-            self.rows.note("of MIG instances only memory and profiling metrics are stored: others are of the whole GPU")
-        fields = self._fields(text, entity)
-        key = self.add(line, text[: entity.start()], fields, entity=name, values=values)
-        if key is not None and _XID in self.names:
-            code = fields[self.names.index(_XID)]
-            self.rows.last_xid(key, f"{node} {name}".strip(), int(code) if _XID_CODE.fullmatch(code) else 0)
-
-    def _fields(self, text: str, entity: re.Match[str]) -> list[str]:
-        """The values of a line. A text may have spaces; then the line is cut where the columns begin."""
-        words = text[entity.end() :].split()
-        begins = [low + entity.start() - self._begin for low, _ in self._places]
-        aligned = len(text) > begins[-1] and all(text[n - 1].isspace() and not text[n].isspace() for n in begins)
-        if len(words) <= len(self.names) or not aligned:
-            return words
-        return [text[low:high].strip() for low, high in zip(begins, [*begins[1:], len(text)], strict=True)]
+def _reading_of_dcgmi(log: _Log, line: int, text: str, entity: re.Match[str], *, parents: dict[str, str]) -> None:
+    """A line of values behind the entity that they are of."""
+    kind, number = entity[1].upper().replace("_", "-"), entity[2]
+    if not kind.startswith("GPU"):
+        log.rows.refuse(line, f"it is of a {entity[1]}, and only GPUs are stored")
+        return
+    before, name = text[: entity.start()], f"{kind} {number}"
+    values: dict[str, Value] = {"index": number, "instance": None}
+    if kind == "GPU":
+        parents[front(before)[0]] = number
+    else:
+        values = {"index": parents.get(front(before)[0]), "instance": name}
+        values |= {label: None for label in log.labels if not _of_instance(label)}
+        log.rows.note("of MIG instances only memory and profiling metrics are stored: others are of the whole GPU")
+    fields = text[entity.end() :].split()
+    if len(fields) > len(log.names):  # a text with blanks in it: two blanks part the columns
+        fields = re.split(r"\s{2,}", text[entity.end() :].strip())
+    key = log.add(line, before, fields, entity=name, values=values)
+    if key is not None and _XID in log.names:
+        code = fields[log.names.index(_XID)]
+        log.rows.last_xid(key, f"{front(before)[0]} {name}".strip(), int(code) if _XID_CODE.fullmatch(code) else 0)
 
 
-def _behind(text: str, match: re.Match[str]) -> str:
-    return " " * match.end() + text[match.end() :]
-
-
-def _of_dcgm(name: str, stated: str) -> str:
+def _of_dcgm(name: str) -> str:
     """The name of a column's meaning, with its unit; a column that is not stored keeps its own name."""
     field = of_field(_FIELDS.get(name, 0))
-    return _BOARD.get(name, name) if field is None else _in_unit(labelled(*field), stated)
-
-
-def _in_unit(label: str, stated: str) -> str:
-    """A label with the unit that the header states, if it can be one."""
-    base, usual = split_label(label)
-    dimension = next((dimension for dimension, units in UNITS.items() if usual in units), None)
-    unit = find(stated, dimension) if dimension is not None else None
-    return f"{base} [{unit.name}]" if unit is not None else label
+    return _BOARD.get(name, name) if field is None else labelled(*field)
 
 
 def _of_instance(label: str) -> bool:
@@ -202,12 +152,8 @@ def read_nvidia_smi(text: str, rows: Rows) -> None:
         if (match := _GPU_HEADER.search(content)) is not None:
             log.names = [name.lower() for name in _header(content, match)]
             log.labels = [_COLUMNS.get(name, name) for name in log.names]
-        elif (match := _GPU_UNITS.search(content)) is not None:
-            units = _header(content, match)
-            if len(units) == len(log.names):
-                stated = {name: unit.removeprefix("GPM:") for name, unit in zip(log.names, units, strict=True)}
-                stated |= {"fb": "MiB"}  # the MB of nvidia-smi are MiB
-                log.labels = [_in_unit(_COLUMNS.get(name, name), stated[name]) for name in log.names]
+        elif _GPU_UNITS.search(content):
+            continue
         elif _MESSAGE.search(content):
             rows.message(line, content)
         elif log.names:
