@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ...errors import InputError
-from ..exposition import gpus, text
+from ..exposition import gpus
 from ..node_power import DCMI, SERIES, PowerSeries
 from ..schema import NODE_POWER
 from ..vocabulary import PowerMeter, PowerOf
@@ -230,12 +230,10 @@ def read_page(page: str, rows: Rows) -> None:
     """
     if exporter.ANSWER.match(page):
         page = exporter.page_of(page, rows)
-    page_times, contents, unstored = PageTimes(rows), page.split("\n"), set[str]()
+    page_times, unstored = PageTimes(rows), set[str]()
     chips: set[str | None] = set()
-    for line in text.lines(page):
-        if isinstance(line, text.Damage) or line.value is None:
-            if not page_times.begins(contents[line.line - 1].strip()) and isinstance(line, text.Damage):
-                rows.refuse(line.line, line.why)
+    for line in exporter.samples(page, rows, page_times):
+        if line.value is None:
             continue
         name, labels = line.series.name, line.series.labels
         if name == "node_hwmon_chip_names" and labels.get("chip_name") == "power_meter":

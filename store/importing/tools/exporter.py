@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from ....errors import InputError
 from ...exposition import gpus, text
 from ...vocabulary import JobSource
-from ..content import written
 from ..meanings import REASON_BITS, TELEMETRY_MEANINGS, labelled
 from ..rows import Rows, Value
 from ..times import Times
@@ -58,19 +57,18 @@ class _Reading:
     xid: int | None = None
     xid_counts: dict[int, tuple[int, int]] = field(default_factory=dict)  # XID -> count, and of how many ms
     reasons: int | None = None
-    measured: bool = False  # it says more than who had the GPU
     jobs: dict[str, set[str]] = field(default_factory=dict)
     user: str | None = None
 
     @property
-    def node(self) -> str:
-        """The host, "" where it is not known."""
-        return str(self.labels.get("node", ""))
+    def place(self) -> tuple[str, str | int]:
+        """Its host, "" where it is not known, and its time."""
+        return str(self.labels.get("node", "")), self.when
 
     @property
-    def stamp(self) -> str:
-        """The time as rows have it."""
-        return stamp_text(self.when)
+    def is_of_jobs(self) -> bool:
+        """Whether it says nothing but who had the GPU."""
+        return not (self.values or self.xid_counts) and self.xid is None and self.reasons is None
 
 
 def read_answer(answer: str, rows: Rows) -> None:
@@ -116,12 +114,14 @@ def _escaped(label: str) -> str:
 
 def read(page: str, rows: Rows) -> None:
     """Add a row for each GPU and time in the text, and one for each job. Raises InputError where there is nothing."""
-    pages = _Pages(rows)
-    groups = list(_by_node_and_time(pages.readings(page)))
-    readings = [reading for _, together in groups for reading in together]
+    readings = _readings(page, rows)
+    keys = dict.fromkeys(reading.place for reading in readings)
+    stamped = all(isinstance(when, int) for _, when in keys)
+    places = {key: number for number, key in enumerate(sorted(keys) if stamped else keys)}
+    readings.sort(key=lambda reading: places[reading.place])
     counts: dict[tuple[str, int], int] = {}
-    for _, together in groups:
-        for reading in (reading for reading in together if reading.measured):
+    for reading in readings:
+        if not reading.is_of_jobs:
             key = rows.add(reading.line, _row(reading))
             if reading.whose.instance is None:
                 _tell_xids(key, reading, counts, rows)
@@ -131,6 +131,19 @@ def read(page: str, rows: Rows) -> None:
 def stamp_text(when: str | int) -> str:
     """A time, a text or ns, as rows have it."""
     return f"{when // _NS}.{when % _NS:09d}" if isinstance(when, int) else when
+
+
+def samples(page: str, rows: Rows, times: PageTimes) -> Iterator[text.Sample]:
+    """The series of all pages of a file. A line that cannot be read is refused, if it is no time in front of a page."""
+    contents = page.split("\n")
+    for line in text.lines(page):
+        if isinstance(line, text.Sample) and line.value is not None:
+            yield line
+        elif not times.begins(contents[line.line - 1].strip()):
+            if isinstance(line, text.Sample):
+                yield line
+            else:
+                rows.refuse(line.line, line.why)
 
 
 class PageTimes:
@@ -167,60 +180,30 @@ class PageTimes:
         return self._when
 
 
-class _Pages:
-    """Goes through the lines of a file, and knows the time of each."""
+def _readings(page: str, rows: Rows) -> list[_Reading]:
+    """Everything about GPUs in the text. Raises InputError where there is nothing."""
+    times, readings = PageTimes(rows), dict[tuple[str, str | int], _Reading]()
+    about: dict[str, dict[str, Value]] = {}
+    others: set[str] = set()  # metrics of GPUs that are not stored
+    nameless = False
 
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-        self._times = PageTimes(rows)
-        self._readings: dict[tuple[str, str | int], _Reading] = {}
-        self._others: set[str] = set()  # metrics of GPUs that are not stored
-        self._nameless = False
-
-    def readings(self, page: str) -> list[_Reading]:
-        """Everything about GPUs in the text. Raises InputError where there is nothing."""
-        about: dict[str, dict[str, Value]] = {}
-        contents = written(page)
-        for line in text.lines(page):
-            if isinstance(line, text.Damage) or line.value is None:
-                if self._times.begins(next(content for number, content in contents if number == line.line).strip()):
-                    continue
-                if isinstance(line, text.Damage):
-                    self._rows.refuse(line.line, line.why)
-                    continue
-            whose = gpus.whose(line.series.labels)
-            if whose is not None and (described := gpus.about(line.series.name, line.series.labels)):
-                about[whose.key] = described
-            self._take(line, whose)
-        listed = ", ".join(sorted(self._others)[:_SHOWN]) + (", ..." if len(self._others) > _SHOWN else "")
-        if not self._readings:
-            why = f"whorl knows none of its metrics ({listed})" if listed else "no metric of DCGM is on the page"
-            why = "its series have no UUID of a GPU" if self._nameless else why
-            raise InputError(f"{self._rows.file}: {why}: nothing to import")
-        if listed:
-            self._rows.note(f"metrics without a column: {listed}")
-        for reading in self._readings.values():
-            reading.labels = about.get(reading.whose.key, {}) | reading.labels
-        return list(self._readings.values())
-
-    def _of(self, sample: text.Sample, whose: gpus.Whose, time: str | int) -> _Reading:
-        reading = self._readings.setdefault((whose.key, time), _Reading(sample.line, whose, time))
-        reading.labels.update(gpus.described(sample.series.labels))
-        return reading
-
-    def _take(self, sample: text.Sample, owner: gpus.Whose | None) -> None:
+    for sample in samples(page, rows, times):
         name, labels = sample.series.name, sample.series.labels
-        place, reason = gpus.place(name, labels), _REASON.fullmatch(name)
-        of_job, count = name in (_JOB_GAUGE, _USER_GAUGE), name.upper() == _XID_COUNT
-        known = place is not None or reason is not None or of_job or count
-        if owner is None or not known:
-            self._nameless |= owner is None and (known or gpus.column(name) is not None)
-            if not known and gpus.column(name) is None and _OURS.match(name.upper()):
-                self._others.add(name)
-            return
-        time = self._times.of(sample)
-        reading = self._of(sample, owner, time)
-        reading.measured |= not of_job
+        owner, place, reason = gpus.whose(labels), gpus.place(name, labels), _REASON.fullmatch(name)
+        is_known = place is not None or reason is not None or name in (_JOB_GAUGE, _USER_GAUGE)
+        is_known = is_known or name.upper() == _XID_COUNT
+        if owner is not None and (described := gpus.about(name, labels)):
+            about[owner.key] = described
+        if owner is None or not is_known:
+            nameless |= owner is None and (is_known or gpus.column(name) is not None)
+            if not is_known and gpus.column(name) is None and _OURS.match(name.upper()):
+                others.add(name)
+            continue
+        when = times.of(sample)
+        both = owner, owner if place is None else place.whose
+        reading, of_place = (readings.setdefault((gpu.key, when), _Reading(sample.line, gpu, when)) for gpu in both)
+        for of_gpu in (reading, of_place):
+            of_gpu.labels.update(gpus.described(labels))
         number = int(sample.value) if sample.value is not None and 0 <= sample.value < 2**53 else 0
         if reason is not None:
             reading.reasons = (reading.reasons or 0) | (REASON_BITS[reason[1]] if number else 0)
@@ -228,47 +211,52 @@ class _Pages:
             reading.user = str(number)
         elif name == _JOB_GAUGE:
             reading.jobs.setdefault(name, set()).update([str(number)] if number else [])
-        elif count and (xid := labels.get("xid", "")).isdecimal() and 0 < int(xid[:7]) < _MOST_XID:
-            window = labels.get("window_size_in_ms", "")
-            reading.xid_counts[int(xid)] = (number, int(window[:12]) if window.isdecimal() else 0)
-        elif place is not None:
+        elif place is None:
+            xid, window = labels.get("xid", ""), labels.get("window_size_in_ms", "")
+            if xid.isdecimal() and 0 < int(xid[:7]) < _MOST_XID:
+                reading.xid_counts[int(xid)] = (number, int(window[:12]) if window.isdecimal() else 0)
+        else:
             if name.upper().startswith("DCGM_"):
                 job = labels.get(_JOB_LABEL, "").strip()
                 reading.jobs.setdefault(_JOB_LABEL, set()).update([job] if job not in ("", "0") else [])
-            self._put(sample, place, self._of(sample, place.whose, time))
-
-    def _put(self, sample: text.Sample, place: gpus.Place, reading: _Reading) -> None:
-        reading.measured = True
-        column = place.column
-        if column is None:
-            number = sample.value if sample.value is not None and 0 < sample.value < _MOST_XID else 0
-            reading.xid = max(int(number), reading.xid or 0)
-            return
-        value, why = gpus.scaled(sample.value, column)
-        metric = column.metric.name
-        rank, stored = reading.values.get(metric, (place.rank + 1, None))
-        if place.rank < rank:
-            reading.values[metric] = (place.rank, value)
-            if why == "impossible":
-                self._rows.note(f"line {sample.line}: {metric} cannot be {sample.text}, so NULL is stored")
-        elif place.rank == rank and stored not in (value, None):
-            reading.values[metric] = (rank, None)
-            self._rows.note(f"line {sample.line}: {metric} has two values for one GPU at one time, so NULL is stored")
+            _put(sample, place, of_place, rows)
+    listed = ", ".join(sorted(others)[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
+    if not readings:
+        why = f"whorl knows none of its metrics ({listed})" if listed else "no metric of DCGM is on the page"
+        why = "its series have no UUID of a GPU" if nameless else why
+        raise InputError(f"{rows.file}: {why}: nothing to import")
+    if listed:
+        rows.note(f"metrics without a column: {listed}")
+    for reading in readings.values():
+        reading.labels = about.get(reading.whose.key, {}) | reading.labels
+    return list(readings.values())
 
 
-def _by_node_and_time(readings: Iterable[_Reading]) -> Iterator[tuple[str, list[_Reading]]]:
-    together: dict[tuple[str, str | int], list[_Reading]] = {}
-    for reading in readings:
-        together.setdefault((reading.node, reading.when), []).append(reading)
-    stamped = all(isinstance(time, int) for _, time in together)
-    keys = sorted(together, key=lambda key: (key[0], int(key[1]))) if stamped else list(together)
-    for key in keys:
-        yield key[0], together[key]
+def _put(sample: text.Sample, place: gpus.Place, reading: _Reading, rows: Rows) -> None:
+    column = place.column
+    if column is None:
+        number = sample.value if sample.value is not None and 0 < sample.value < _MOST_XID else 0
+        reading.xid = max(int(number), reading.xid or 0)
+        return
+    value, why = gpus.scaled(sample.value, column)
+    metric = column.metric.name
+    rank, stored = reading.values.get(metric, (place.rank + 1, None))
+    if place.rank < rank:
+        reading.values[metric] = (place.rank, value)
+        if why == "impossible":
+            rows.note(f"line {sample.line}: {metric} cannot be {sample.text}, so NULL is stored")
+    elif place.rank == rank and stored not in (value, None):
+        reading.values[metric] = (rank, None)
+        rows.note(f"line {sample.line}: {metric} has two values for one GPU at one time, so NULL is stored")
 
 
 def _row(reading: _Reading) -> dict[str, Value]:
     labels, instance = reading.labels, reading.whose.instance
-    row: dict[str, Value] = {"timestamp": reading.stamp, "gpu": reading.whose.uuid, "index": labels.get("slot")}
+    row: dict[str, Value] = {
+        "timestamp": stamp_text(reading.when),
+        "gpu": reading.whose.uuid,
+        "index": labels.get("slot"),
+    }
     row |= {"instance": f"GI{instance}"} if instance is not None else {}
     row |= {name: label for name, label in labels.items() if name != "slot" and (name != "mig_profile" or instance)}
     row |= {"clock_event_reasons": reading.reasons} if reading.reasons is not None else {}
@@ -294,10 +282,9 @@ def _tell_xids(key: int, reading: _Reading, counts: dict[tuple[str, int], int], 
         rows.last_xid(key, gpu, reading.xid, ts_ns)
 
 
-def _add_jobs(readings: Iterable[_Reading], rows: Rows) -> None:
+def _add_jobs(readings: list[_Reading], rows: Rows) -> None:
     """Who had each GPU: a job, from the reading that shows it first to the one that shows it last. What jobstats says
     comes before labels."""
-    readings = list(readings)
     source = _JOB_GAUGE if any(_JOB_GAUGE in reading.jobs for reading in readings) else _JOB_LABEL
     present: dict[str, dict[str, tuple[_Reading, _Reading]]] = {}  # GPU -> job -> its first and last reading
     for reading in readings:
@@ -314,6 +301,7 @@ def _add_jobs(readings: Iterable[_Reading], rows: Rows) -> None:
 
 def _add_job(job: str, span: tuple[_Reading, _Reading], rows: Rows, *, ended: bool) -> None:
     first, last = span
-    values: dict[str, Value] = {"job": job, "gpu": first.whose.key, "node": first.node or rows.options.node}
-    values |= {"user": first.user, "began": first.stamp, "ended": last.stamp if ended else None}
+    values: dict[str, Value] = {"job": job, "gpu": first.whose.key, "node": first.place[0] or rows.options.node}
+    ended_text = stamp_text(last.when) if ended else None
+    values |= {"user": first.user, "began": stamp_text(first.when), "ended": ended_text}
     rows.allocation(first.line, values, JobSource.EXPORTER)

@@ -255,10 +255,11 @@ def _add(
         start.min().alias("first"), start.max().alias("last"),
     )  # fmt: skip
     between = pl.col("at_ms").is_between("first", "last", closed="none")
-    values = pl.DataFrame(readings, _VALUES, orient="row").join(runs, on=_GPU)
+    values = pl.DataFrame(readings, _VALUES, orient="row").join(runs, on=_GPU, maintain_order="left")
     values = values.filter(between | (pl.col("of_kernel") == pl.col("kernel")))
+    by_meaning = values.group_by(*kernel, "meaning", maintain_order=True)
     medians: dict[tuple[object, ...], dict[str, Value]] = {}
-    for *key, meaning, median in values.group_by(*kernel, "meaning").agg(pl.col("value").median()).iter_rows():
+    for *key, meaning, median in by_meaning.agg(pl.col("value").median()).iter_rows():
         medians.setdefault(tuple(key), {})[meaning] = median
     share = pl.col("total_ms") / pl.col("total_ms").sum().over(_GPU)
     large = runs.filter(share >= _SHARE)
