@@ -8,8 +8,7 @@ read (`collectors/`). A simulated GPU has the metric if `simulation/stepping.py`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """Field values of NVML, read with all others of a GPU in one driver call. Several are added up.
 
     `scopes` are tried in turn until one is answered: some parts know a metric only for the whole module. Where no scope
@@ -36,8 +34,7 @@ class Field:
         return f"field{'s' * (len(self.ids) > 1)} {' + '.join(map(str, self.ids))}{links}"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A function of NVML that fills an output: `function(device, *arguments, &output)`.
 
     `output` is the width of a number ("u4", "i4" or "u8"), or a structure of nvidia-ml-py without what its name begins
@@ -65,8 +62,7 @@ class Call:
         return self.function
 
 
-@dataclass(frozen=True, slots=True)
-class Gpm:
+class Gpm(NamedTuple):
     """A profiling metric of NVML, by number: a mean between two looks (GPM: Hopper and newer)."""
 
     id: int
@@ -75,8 +71,7 @@ class Gpm:
         return f"GPM {self.id}"
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(NamedTuple):
     """The age of the field value `id`, by the driver's own time stamp, in us."""
 
     id: int
@@ -85,8 +80,7 @@ class Stamp:
         return f"time stamp of field {self.id}"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """A constant of the GPU that the driver does not give; it follows from the GPU's architecture."""
 
     name: Literal["power_window"]
@@ -95,8 +89,7 @@ class Part:
         return "by the GPU's architecture"
 
 
-@dataclass(frozen=True, slots=True)
-class Dcgm:
+class Dcgm(NamedTuple):
     """A field of DCGM, by number: numbers are stable over DCGM's versions, names are not.
 
     What DCGM gives, times `scale`, is the metric in its unit. dcgm-exporter prints the same numbers.
@@ -114,8 +107,7 @@ class Dcgm:
         return 1000 < self.id < 1100
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(NamedTuple):
     """One column of `telemetry` that a GPU's driver gives: its name, width, unit ("" for none) and meaning.
 
     A reading is a whole number of so many `bits`, signed; a driver's number that has more is no reading.

@@ -9,7 +9,6 @@ refused before anything executes (see `statements`).
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import json
 import re
@@ -344,6 +343,8 @@ def _sentence(error: Exception, query: str = "", but: str = "") -> str:
     if kind == "Permission":
         text = f"only the tables of the store can be read ({text}){but}"
     if kind == "Catalog" and details.get("type") == "Table":
+        import difflib
+
         name = str(details.get("name"))
         near = difflib.get_close_matches(name, _NAMES, n=1)
         text = f"there is no table {name}" + (f"; there is {near[0]}" if near else "; `whorl schema` lists them")
