@@ -19,13 +19,6 @@ _ASIDE = (
 )
 
 
-class _Anew(Verified):
-    """Believes nothing that was found sound before."""
-
-    def _log(self) -> dict[str, parquet.Stamp]:
-        return {}
-
-
 def check(root: Path) -> dict[Path, str]:
     """The files of a store that are unsound, with the reason. Raises StoreError."""
     reasons: dict[Path, str] = {}
@@ -36,7 +29,7 @@ def check(root: Path) -> dict[Path, str]:
             if log.damaged is not None:
                 command = f"whorl store register --store {root} --{log.log}"
                 reasons[replacing.registration_path(root, log.log)] = f"{log.damaged}; `{command}` writes it anew"
-        verified = _Anew(root)
+        verified = Verified(root, use_log=False)
         for spec in (*TABLES, LATE):
             for path in parquet.paths_in(root, spec, Bounds()):
                 with contextlib.suppress(FileNotFoundError):

@@ -21,9 +21,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import InputError
 
@@ -35,8 +34,7 @@ TABLE_KEYS = ("energy",)
 KEYS = (*TEXT_KEYS, *NUMBER_KEYS, *TABLE_KEYS)
 
 
-@dataclass(frozen=True, slots=True)
-class ConfiguredValue:
+class ConfiguredValue(NamedTuple):
     """One value of a site or a user, and the file that states it."""
 
     key: str

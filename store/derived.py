@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
@@ -117,7 +116,7 @@ def _rows_in(spec: Table, paths: list[Path]) -> int:
     return sum(known_rows[path.name] if path.name in known_rows else parquet.rows_in(path) for path in paths)
 
 
-class Derivation:
+class Derivation(Compactor):
     """Puts the rows of `schema.DERIVED` in place of those of their day, all tables of a day at once.
 
     Entering raises TakenError where another process replaces files of the store. A process that is killed leaves each
@@ -125,25 +124,22 @@ class Derivation:
     """
 
     def __init__(self, root: Path, *, offline: bool = False) -> None:
-        self._root = root
-        self._compactor = Compactor(root, replacing.pace_of(root, offline=offline))
+        super().__init__(root, replacing.pace_of(root, offline=offline))
         self._waiting = Replacement()
         self._bytes = 0
 
     def __enter__(self) -> Derivation:
-        self._compactor.__enter__()
-        self._compactor.tidy()
+        super().__enter__()
+        self.tidy()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         try:
-            if error is None:
-                self._switch()
+            if not any(raised):
+                self._switch_days()
         finally:
             self._waiting.discard()
-            self._compactor.__exit__(kind, error, trace)
+            super().__exit__(*raised)
 
     def replace(self, day: int, origin: Origin, pieces: Iterable[Mapping[str, pa.Table]]) -> None:
         """The rows of a day (since 1970), some GPUs at a time, by table, in the order of the table. Raises StoreError.
@@ -155,24 +151,24 @@ class Derivation:
         within = Bounds(day * DAY_US, (day + 1) * DAY_US - 1)
         with Replacement() as of_day:
             for number, tables in enumerate(pieces):
-                self._compactor.beat()
+                self.beat()
                 for name, rows in tables.items():
                     spec = table(name)
                     new_files = telemetry_files.files_of(
-                        self._root, spec, keys.conform(spec, rows), f"{stem}-{number}", written_ns=time.time_ns(),
+                        self.root, spec, keys.conform(spec, rows), f"{stem}-{number}", written_ns=time.time_ns(),
                         codec="warm",
                     )  # fmt: skip
                     of_day.add(new_files)
                     self._bytes += sum(len(content) for _, content in new_files)
-            with files.readable(self._root):
+            with files.readable(self.root):
                 for spec in DERIVED:
-                    paths = snapshot.visible_now(self._root, spec, within)
+                    paths = snapshot.visible_now(self.root, spec, within)
                     of_day.old += [path for path in paths if path.parent.name == folder]
             self._waiting.take(of_day)
         if self._bytes > _BATCH_BYTES:
-            self._switch()
+            self._switch_days()
 
-    def _switch(self) -> None:
+    def _switch_days(self) -> None:
         if self._waiting.moves or self._waiting.old:
-            self._compactor.switch(self._waiting)
+            self.switch(self._waiting)
         self._bytes = 0

@@ -12,9 +12,9 @@ import functools
 import re
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import StoreError
 from .schema import FORMAT
@@ -36,8 +36,7 @@ DAY_US = 86_400_000_000
 _EPOCH = date(1970, 1, 1).toordinal()
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(NamedTuple):
     """Between which times (since 1970, inclusive) and of which GPUs (`gpu_hash`; None: any) rows are."""
 
     first_us: int = -(2**63)
@@ -55,8 +54,7 @@ EVER = Bounds()
 """All times, and any GPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileName:
+class FileName(NamedTuple):
     """The parts of a file's name.
 
     `stem`: who made it; of a sealed journal, the journal's own name. `crc`: as `check_sum` gives it. `dated`: whether

@@ -74,8 +74,7 @@ Gpu = tuple[str | None, str | None]
 """Cluster and key of a GPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class JournalName:
+class JournalName(NamedTuple):
     """The parts of the name of a journal's file.
 
     `stem` is unique among all journals. `began_us` is since 1970. `kind`: "now" has readings of its own time, see
@@ -97,8 +96,7 @@ class JournalName:
         return Bounds(gpus=self.gpus).overlap(bounds)
 
 
-@dataclass(frozen=True, slots=True)
-class Writer:
+class Writer(NamedTuple):
     """Who writes a journal: its name and process, and the machine on which the process number is valid."""
 
     name: str

@@ -314,32 +314,33 @@ class _Merge:
 
     def _compare_places(self) -> None:
         """Tell of GPUs that are elsewhere in the source, and of clusters whose places have other GPUs there."""
-        here, there = _Places(self._store.arrow("gpus")), _Places(self._in_cluster(self._source.arrow("gpus")))
-        for uuid in sorted(here.of_gpu.keys() & there.of_gpu.keys()):
-            places_here, places_there = here.of_gpu[uuid], there.of_gpu[uuid]
-            if not set(places_here) & set(places_there):
-                self._done.moved.append({"uuid": uuid, "here": places_here[-1], "there": places_there[-1]})
-        for cluster in sorted(here.gpus.keys() & there.gpus.keys()):
-            shared = here.places[cluster] & there.places[cluster]
-            if shared and not here.gpus[cluster] & there.gpus[cluster]:
-                self._done.crowded.append({"cluster": cluster, "places": len(shared), "place": min(shared)})
+        import polars as pl
+
+        sides = [_places(self._store.arrow("gpus")), _places(self._in_cluster(self._source.arrow("gpus")))]
+
+        def both(key: str) -> pl.DataFrame:
+            here, there = (side.group_by(key, maintain_order=True).agg(pl.exclude(key)) for side in sides)
+            return here.join(there, on=key, suffix="_there").sort(key)
+
+        shared = pl.col("place").list.set_intersection("place_there")
+        moved = both("uuid").filter(shared.list.len() == 0)
+        places = moved.select("uuid", here=pl.col("place").list.last(), there=pl.col("place_there").list.last())
+        self._done.moved += places.to_dicts()
+        same_gpus = pl.col("uuid").list.set_intersection("uuid_there").list.len()
+        crowded = both("cluster").filter(same_gpus == 0, shared.list.len() > 0)
+        place = shared.list.sort().list.first()
+        self._done.crowded += crowded.select("cluster", places=shared.list.len(), place=place).to_dicts()
 
 
-class _Places:
-    """Where each GPU was, in the order of times; and by cluster its GPUs and its places, as cluster and node/slot."""
+def _places(gpus: pa.Table) -> pl.DataFrame:
+    """Where each GPU was, in the order of times: cluster, uuid, and place as cluster and node/slot."""
+    import polars as pl
 
-    def __init__(self, gpus: pa.Table) -> None:
-        self.of_gpu: dict[str, list[str]] = {}
-        self.gpus: dict[str, set[str]] = {}
-        self.places: dict[str, set[str]] = {}
-        rows = gpus.select(["cluster", "uuid", "node", "slot", "parent", "first_seen"]).to_pylist()
-        for row in sorted(rows, key=lambda row: str(row["first_seen"] or "")):
-            if row["uuid"] is not None and row["slot"] is not None and row["parent"] is None:
-                cluster = row["cluster"] or ""
-                place = f"{cluster} {row['node']}/{row['slot']}"
-                self.of_gpu.setdefault(row["uuid"], []).append(place)
-                self.gpus.setdefault(cluster, set()).add(row["uuid"])
-                self.places.setdefault(cluster, set()).add(place)
+    rows = gpus.select(["cluster", "uuid", "node", "slot", "parent", "first_seen"])
+    whole = pl.col("uuid").is_not_null() & pl.col("slot").is_not_null() & pl.col("parent").is_null()
+    placed = cast("pl.DataFrame", pl.from_arrow(rows)).filter(whole).sort("first_seen", maintain_order=True)
+    cluster = pl.col("cluster").fill_null("")
+    return placed.select(cluster, "uuid", place=pl.format("{} {}/{}", cluster, pl.col("node").fill_null(""), "slot"))
 
 
 def _per_minute(store: Store, first: int, last: int) -> pl.DataFrame:

@@ -12,8 +12,7 @@ import functools
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..errors import StoreError
 from .metrics import METRICS
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """One column: its name, type as DuckDB spells it, unit ("" where none applies) and meaning."""
 
     name: str
@@ -36,8 +34,7 @@ class Column:
     grown: bool = False  # the same of some of its fields
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """One table: what a row is, its columns, and the columns by which its files are sorted."""
 
     name: str

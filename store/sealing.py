@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +41,7 @@ def seal(root: Path, several: Iterable[JournalName], pace: Pace) -> list[Journal
     ready, failure = [], None
     for journal in several:
         try:
-            if _place(root, journal, pace):
+            if _place(root, journal):
                 ready.append(journal)
         except StoreError as error:  # the others first: one that cannot be sealed must not keep them for ever
             failure = error
@@ -83,7 +81,7 @@ def seal_as_child(root: str, paths: Iterable[str], *, announce_s: float, version
     replacing.tidy(Path(root))
 
 
-def _place(root: Path, journal: JournalName, pace: Pace) -> bool:
+def _place(root: Path, journal: JournalName) -> bool:
     """Put the files of a journal in place; false where the journal cannot be read. Raises OSError and StoreError."""
     try:
         content, reason = journal_file.look(journal.path)
@@ -103,11 +101,11 @@ def _place(root: Path, journal: JournalName, pace: Pace) -> bool:
         if readings is None:
             _rename(root, new_files, journal, [])
         else:
-            _place_readings(root, journal, keys.conform(TELEMETRY, readings, dated=True), new_files, pace)
+            _place_readings(root, journal, keys.conform(TELEMETRY, readings, dated=True), new_files)
     return True
 
 
-def _place_readings(root: Path, journal: JournalName, rows: pa.Table, others: NewFiles, pace: Pace) -> None:
+def _place_readings(root: Path, journal: JournalName, rows: pa.Table, others: NewFiles) -> None:
     """Put readings in place with the other files of their journal. Raises OSError and StoreError.
 
     To compare and to write them takes most of the time. So it is done before others must wait, and once more if they
@@ -115,7 +113,11 @@ def _place_readings(root: Path, journal: JournalName, rows: pa.Table, others: Ne
     """
     earlier, bounds = _latest_so_far(root, journal), keys.bounds_of(rows)
     days = [day for day, _ in keys.days(rows)]
-    before = telemetry_files.listed(root, bounds)
+
+    def rivals() -> set[Path]:
+        return {*telemetry_files.candidates(root, bounds, (), without=journal.stem)}
+
+    before = rivals()
     with NewFiles() as placed:
 
         def write() -> None:
@@ -124,16 +126,15 @@ def _place_readings(root: Path, journal: JournalName, rows: pa.Table, others: Ne
         write()
         with telemetry_files.placing(root):
             commits.finish(root)  # what a dead holder of the lock committed must be visible first
-            since = telemetry_files.listed(root, bounds) - before
-            if any(telemetry_files.is_new(entry, bounds, journal.stem) for entry in since):
+            if rivals() - before:
                 placed.discard()
                 write()
             placed.take(others)
             _rename(root, placed, journal, days)
         newest = next((path for path in placed.moves.values() if path.parent.name == LATEST.name), None)
-    if newest is not None:  # what earlier files hold is in the new one, or no longer the last
-        for path in _long_replaced(earlier.keys() - {newest}, newest, pace.grace_s):
-            files.remove(path)
+    # What earlier files hold is in the new one, or no longer the last. The one before stays for queries that listed it.
+    for path in [path for path in earlier if path != newest][:-1] if newest is not None else ():
+        files.remove(path)
 
 
 def _rename(root: Path, new_files: NewFiles, journal: JournalName, days: Iterable[str]) -> None:
@@ -151,34 +152,23 @@ def _rename(root: Path, new_files: NewFiles, journal: JournalName, days: Iterabl
     new_files.place()
 
 
-def _long_replaced(earlier: Iterable[Path], newest: Path, grace_s: float) -> list[Path]:
-    """Of a writer's files of `latest`, each with what the ones before it have: those that queries have ended with.
-
-    The newest was made just now, so its time is that of the file system. One that is later than that stays.
-    """
-    written_s = {}
-    for path in (*earlier, newest):
-        with contextlib.suppress(FileNotFoundError):  # a compaction removed it
-            written_s[path] = path.lstat().st_mtime
-    now_s = written_s.setdefault(newest, -math.inf)
-    in_order = [*sorted(written_s.keys() - {newest}, key=written_s.__getitem__), newest]
-    return [path for path, newer in pairwise(in_order) if now_s - written_s[newer] >= grace_s]
-
-
 def _latest_so_far(root: Path, journal: JournalName) -> dict[Path, pa.Table]:
-    """The files of `latest` that journals of a writer made, this one too in an earlier attempt, with their rows.
+    """The files of `latest` that journals of a writer made, this one too in an earlier attempt, with their rows; in the
+    order of the times at which their rows were written, as names tell it.
 
     One that is damaged stays.
     """
     tables, verified = {}, Verified(root, use_log=False)
-    for path in sorted((root / LATEST.name).glob(f"{journal.writer}-*.parquet")):
+    for path in (root / LATEST.name).glob(f"{journal.writer}-*.parquet"):
         stated = file_names.parse(path.name)
-        maker = stated and journal_file.parse(Path(f"{stated.stem.rpartition('.')[0]}{journal_file.ENDING}"))
+        stem, _, written = stated.stem.rpartition(".") if stated else ("", "", "")
+        maker = journal_file.parse(Path(f"{stem}{journal_file.ENDING}"))
         if maker and maker.writer == journal.writer:
             with contextlib.suppress(OSError, DamagedError):
                 if verified.reason(path, LATEST) is None:
-                    tables[path] = telemetry_files.read(path)
-    return tables
+                    tables[path] = (len(written), written), telemetry_files.read(path)
+    in_order = sorted(tables, key=lambda path: tables[path][0])
+    return {path: tables[path][1] for path in in_order}
 
 
 def put_aside(path: Path, lost: int) -> None:

@@ -17,7 +17,6 @@ from . import file_names, journal_file, keys, notes, parquet
 from .file_names import Bounds, FileName
 from .parquet import WRITTEN, DamagedError
 from .schema import KEY, LATE, LATEST, TELEMETRY, Table
-from .system import files
 from .system.locks import locked
 
 if TYPE_CHECKING:
@@ -52,10 +51,10 @@ def place(
 ) -> list[NewFile]:
     """The files that rows, which have the column `written`, make under `telemetry/`, `late/` and `latest/`.
 
-    The caller holds the lock of places, or looks when it does what is `listed` since. `dated`: the files say of each
-    row when it was written, else their names when the last was. `of_journal`: `stem` is a journal that is sealed: its
-    own files do not count, and rows that an open journal could hold too are dated. `latest`: rows of that table which
-    go into its new file. Raises OSError.
+    The caller holds the lock of places, or looks for new `candidates` as soon as it has it. `dated`: the files say of
+    each row when it was written, else their names when the last was. `of_journal`: `stem` is a journal that is sealed:
+    its own files do not count, and rows that an open journal could hold too are dated. `latest`: rows of that table
+    which go into its new file. Raises OSError.
     """
     rows = keys.newest(rows)
     if not len(rows):
@@ -119,23 +118,6 @@ def candidates(root: Path, bounds: Bounds, hidden: Container[Path], *, without: 
     paths = [path for spec in (TELEMETRY, LATE) for path in parquet.paths_in(root, spec, bounds)]
     names = [(path, file_names.parse(path.name)) for path in paths if path not in hidden]
     return [path for path, name in names if name is not None and name.dated and name.stem != without]
-
-
-def listed(root: Path, bounds: Bounds) -> set[tuple[str, ...]]:
-    """All files of telemetry and late rows of the days of the bounds: table, day and name. Raises OSError."""
-    days = [(spec.name, day) for spec in (TELEMETRY, LATE) for day in files.names_in(root / spec.name)]
-    entries = set[tuple[str, ...]]()
-    for table, day in days:
-        if day.startswith("day=") and file_names.within_days(day, bounds):
-            with contextlib.suppress(NotADirectoryError):  # readers name it
-                entries |= {(table, day, name) for name in files.names_in(root / table / day)}
-    return entries
-
-
-def is_new(entry: tuple[str, ...], bounds: Bounds, stem: str) -> bool:
-    """Whether an entry of `listed` could hold a key within the bounds that a file of another stem has."""
-    name = entry[-1]
-    return not name.startswith((files.TEMPORARY, f"{stem}.")) and file_names.may_hold(name, bounds)
 
 
 def read(path: Path, columns: Iterable[str] | None = None, *, only: Any = None) -> pa.Table:

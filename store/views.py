@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .schema import GPUS, MINUTES, TELEMETRY, Column, of_a_minute
 from .vocabulary import GpuFrom, JobSource, record
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """A query over tables that is named in every store: what a row is, and the SQL, which selects from tables by name.
 
     `made`: the columns that no table has.

@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 if TYPE_CHECKING:
     import polars as pl
@@ -201,8 +200,7 @@ POWER, THERMAL, BRAKE, OTHER = "power", "thermal", "brake", "other"
 """Kinds of reasons: the power limit, heat, the hardware's own brake, anything else."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClockEvent:
+class ClockEvent(NamedTuple):
     """One reason."""
 
     name: str
@@ -246,8 +244,7 @@ class ClockSetting(StrEnum):
     LOCKED = "locked"
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(NamedTuple):
     """One field of the record."""
 
     name: str
@@ -367,8 +364,7 @@ def clock_in_words(clock: object, locked_mhz: object) -> str | None:
     return f"locked at {mhz} MHz"
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
+class Vocabulary(NamedTuple):
     """What a column of a table may hold: a header, and a row for each code or key."""
 
     table: str

@@ -1,14 +1,14 @@
-"""What readers of a store say after bits of its files changed, as on a bad disk. Prints JSON.
+"""What readers of a store say after bits of its files changed, or files were cut, as on a bad disk. Prints JSON.
 
     python tests/store/flipped_bits.py    # 10,000 flips
     python tests/store/flipped_bits.py --flips 300 --seed 20261128
 
 A small store is made with rows in every table, telemetry of several days, late rows, minutes of pruned days, and the
 journal of a collector that was killed. A trial turns one bit in each of some files that are read together: those of a
-table, or of telemetry with all that belongs to it. Every reader then reads all rows and columns: `sql`, `scan` with
-`collect`, `arrow`, and `latest`, in an order that is drawn. Right is only the answer of the store without exactly the
-files that the reader names: one silent file among damaged ones shows. Where an answer is wrong or an error, each bit is
-tried alone.
+table, or of telemetry with all that belongs to it; each tenth file is cut instead. Every reader then reads all rows and
+columns: `sql`, `scan` with `collect`, `arrow`, and `latest`, in an order that is drawn. Right is only the answer of the
+store without exactly the files that the reader names: one silent file among damaged ones shows. Where an answer is
+wrong or an error, each bit is tried alone.
 
 before    the bit is turned before this process first reads the file
 after     it is turned after the same `Store` has read the file, which gets another time of change, as by any writer
@@ -18,8 +18,8 @@ unseen    the same, but the time of change is put back: nobody can know of it wi
 Outcomes: `named` (the file is named and left out), `same` (it is not named, and the answer is as with the whole file),
 `error` (an error of whorl that names the file), `silent` (not named, and another answer: wrong), `too much` (named, and
 rows of other files are missing or wrong: wrong), `unnamed` (another error, or the end of the process: wrong). Of a
-journal that is named each row may be there or not: its blocks stand alone. `whorl.duckdb` is left out: it holds views
-for other clients, and whorl's readers do not read it. So are empty files.
+journal that is named, or was cut, each row may be there or not: its blocks stand alone, and a kill may cut the last.
+`whorl.duckdb` is left out: it holds views for other clients, and whorl's readers do not read it. So are empty files.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def warnings() -> Iterator[list[str]]:
 
 
 Bits = dict[Path, int]
-"""Which bit is turned in each file."""
+"""Which bit is turned in each file; `~n`: it is cut after n bytes."""
 Question = tuple[str, str]
 """A reader, and the table that it reads."""
 
@@ -293,7 +293,10 @@ def draw(files: StoredFiles, flips: int, seed: int) -> Iterator[BitTrial]:
         is_single = number % 10 == 0
         paths = files.groups[group]
         paths = drawn.sample(paths, 1 if is_single else drawn.randint(1, min(len(paths), MOST_FILES, flips)))
-        bits = {path: drawn.randrange(8 * len(files.content[path])) for path in paths}
+        sizes = {path: len(files.content[path]) for path in paths}
+        bits = {
+            path: drawn.randrange(8 * n) if drawn.random() < 0.9 else ~drawn.randrange(n) for path, n in sizes.items()
+        }
         tables = {"store.toml": ["runs"], "no rows": ["telemetry", "runs"]}.get(group, [group])
         if {"telemetry_minutes", "replaced"} & set(map(files.kind, paths)):
             tables.append("telemetry_minutes")
@@ -333,7 +336,9 @@ class TurnedBits:
         self._files.restore()
         self._store = self._store or whorl.Store(self._files.root)
         outcomes = []
-        for (reader, table), (answer, named, text) in zip(questions, answers, strict=True):
+        cut_journals = {path for path, bit in bits.items() if bit < 0 and path.suffix == ".journal"}
+        for (reader, table), (answer, told, text) in zip(questions, answers, strict=True):
+            named = told | cut_journals
             is_right, wrong = False, answer
             if not isinstance(answer, str):
                 is_right = self._whole.is_answer(answer, named, reader, table)
@@ -353,7 +358,10 @@ class TurnedBits:
 
     def _turn(self, case: str, path: Path, bit: int) -> None:
         changed = bytearray(self._files.content[path])
-        changed[bit // 8] ^= 1 << bit % 8
+        if bit < 0:
+            del changed[~bit:]
+        else:
+            changed[bit // 8] ^= 1 << bit % 8
         content = bytes(changed)
         if case == "before":
             self._files.put(path, content)
@@ -362,6 +370,7 @@ class TurnedBits:
         self._files.forget(path)
         with path.open("r+b") as file:
             file.write(content)
+            file.truncate()
         changed_ns = times.st_mtime_ns if case == "unseen" else max(time.time_ns(), times.st_mtime_ns + 1)
         os.utime(path, ns=(times.st_atime_ns, changed_ns))
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +17,6 @@ from click.testing import CliRunner
 from whorl.cli import cli
 from whorl.store import Store, file_names, manifest, notes, replacing, telemetry_files
 from whorl.store.system import files, processes
-from whorl.tests.sizes import count
 from whorl.tests.store.journaler import (
     BEGAN,
     DAY_S,
@@ -271,37 +268,6 @@ def test_old_files_stay_a_minute_for_queries_that_began_before(store: Store, qui
     store.compact(offline=True, now=LATER)
     assert len(segments(store)) == 1
     assert len(numbers(store)) <= 3
-
-
-# -- meanwhile ---------------------------------------------------------------------------------------------------
-
-
-def test_clients_see_every_row_once_while_files_change_places(store: Store, quick: None) -> None:
-    over, wrong = threading.Event(), []
-    fill(store)
-    expected = TEN
-
-    def look(read: Any) -> None:
-        while not over.is_set():
-            with contextlib.suppress(duckdb.IOException):  # a file went after its list was made: documented
-                if (found := read()) != expected:
-                    wrong.append(found)
-
-    opened = Store.open(store.root)
-    readers = [lambda: powers(opened), lambda: plain_powers(store.root)]
-    threads = [threading.Thread(target=look, args=[read]) for read in readers]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(count(3, short=1)):
-            store.compact(now=LATER)
-            store.append({"telemetry": readings([3])}, "again")  # equal, so that each pass has something to do
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
-    assert wrong == []
-    assert opened.skipped == {}
 
 
 # -- network file systems ----------------------------------------------------------------------------------------

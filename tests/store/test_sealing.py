@@ -95,9 +95,9 @@ def test_a_sealing_that_is_killed_is_done_again(store: Store, monkeypatch: pytes
 
     store.append({"telemetry": readings([4])}, "before")
     path = leave_journal(store, batch(["a"], 4, 99), batch(["a"], 50, 1))
-    for step in ("_rename", "_long_replaced"):
+    for module, step in ((sealing, "_rename"), (files, "remove_inside")):
         with monkeypatch.context() as patch:
-            patch.setattr(sealing, step, killed)
+            patch.setattr(module, step, killed)
             with pytest.raises(KeyboardInterrupt):
                 seal(store, path)
         assert seen(store) == {("a", 4): 99, ("a", 50): 1}
