@@ -21,7 +21,7 @@ from . import file_names, keys, manifest, parquet, replacing, sealing, snapshot,
 from .file_names import DAY_US, EVER, Bounds
 from .notes import Skip
 from .parquet import DamagedError, Verified
-from .replacing import Compactor, Replacement
+from .replacing import Compactor, NewFiles
 from .schema import DERIVED, LATE, LATEST, TABLES, TELEMETRY, Table
 from .system import files
 from .telemetry_files import name_of
@@ -125,12 +125,12 @@ class _Pass:
         self._closed: dict[Path, bool] = {}  # folders of days that are over; whether they get their smallest form
 
     def run(self) -> None:
-        with Replacement() as batch:
+        with NewFiles() as batch:
             for group in [*self._telemetry(), *self._other_tables()]:
                 self._compactor.beat()
                 self._progress(f"{group.spec.name}: {len(group.files)} files")
                 try:
-                    with Replacement() as part:
+                    with NewFiles() as part:
                         self._write(group, part)
                         batch.take(part)
                 except (DamagedError, FileNotFoundError) as error:
@@ -139,7 +139,7 @@ class _Pass:
                     self._switch(batch)
             self._switch(batch)
 
-    def _switch(self, batch: Replacement) -> None:
+    def _switch(self, batch: NewFiles) -> None:
         if not batch.old:
             return
         self._done.before += len(batch.old)
@@ -200,7 +200,7 @@ class _Pass:
 
     # -- writing --------------------------------------------------------------------------------------------
 
-    def _write(self, group: _Group, part: Replacement) -> None:
+    def _write(self, group: _Group, part: NewFiles) -> None:
         """Write a group's rows under temporary names."""
         part.old += group.files
         stem = f"compacted-{time.time_ns():x}"

@@ -17,7 +17,7 @@ from ..errors import StoreError
 from . import file_names, keys, manifest, parquet, replacing, snapshot, telemetry_files
 from .file_names import DAY_US, Bounds
 from .notes import Skip, retried
-from .replacing import Compactor, Replacement
+from .replacing import Compactor, NewFiles
 from .schema import DERIVED, LATE, MINUTES, TELEMETRY, Table, table
 from .system import files
 
@@ -125,7 +125,7 @@ class Derivation(Compactor):
 
     def __init__(self, root: Path, *, offline: bool = False) -> None:
         super().__init__(root, replacing.pace_of(root, offline=offline))
-        self._waiting = Replacement()
+        self._waiting = NewFiles()
         self._bytes = 0
 
     def __enter__(self) -> Derivation:
@@ -149,7 +149,7 @@ class Derivation(Compactor):
         made_of = f"{origin.version}-{origin.state.rows}-{origin.state.written_us}-{origin.beside}"
         stem, folder = f"derived-{made_of}-{time.time_ns():x}", file_names.day_folder(day)
         within = Bounds(day * DAY_US, (day + 1) * DAY_US - 1)
-        with Replacement() as of_day:
+        with NewFiles() as of_day:
             for number, tables in enumerate(pieces):
                 self.beat()
                 for name, rows in tables.items():

@@ -71,12 +71,13 @@ def pace_of(root: Path, *, offline: bool = False) -> Pace:
 
 
 class NewFiles:
-    """Files that are written and durable, under temporary names until they are placed; a context, which removes those
-    that were not."""
+    """Files that are written and durable, under temporary names until they are placed, and the `old` ones that they
+    stand for; a context, which removes those that were not placed."""
 
     def __init__(self) -> None:
         self.moves: dict[Path, Path] = {}
         """Temporary files with their places."""
+        self.old: list[Path] = []
 
     def __enter__(self) -> Self:
         return self
@@ -95,7 +96,8 @@ class NewFiles:
     def take(self, other: NewFiles) -> None:
         """Take over the files of another one."""
         self.moves |= other.moves
-        other.moves = {}
+        self.old += other.old
+        other.moves, other.old = {}, []
 
     def place(self) -> None:
         """Rename the files into their places, durably. Raises OSError."""
@@ -109,18 +111,6 @@ class NewFiles:
         for temporary in self.moves:
             files.remove(temporary)
         self.moves = {}
-
-
-class Replacement(NewFiles):
-    """New files that shall take the places of `old` ones all at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.old: list[Path] = []
-
-    def take(self, other: NewFiles) -> None:
-        super().take(other)
-        self.old += other.old if isinstance(other, Replacement) else []
 
 
 _at_work: set[Path] = set()
@@ -232,7 +222,7 @@ class Compactor:
             time.sleep(min(remainder, _BEAT_S / 2))
             self.beat()
 
-    def switch(self, replacement: Replacement, then: Callable[[], object] = lambda: None) -> None:
+    def switch(self, replacement: NewFiles, then: Callable[[], object] = lambda: None) -> None:
         """Let all files change places; `then` is called before old ones may go. Raises StoreError; then none did."""
         new = tuple(sorted(path.relative_to(self.root).as_posix() for path in replacement.moves.values()))
         old = [path.relative_to(self.root).as_posix() for path in replacement.old]

@@ -21,7 +21,7 @@ from . import compaction, folder, journal_file, keys, parquet, replacing, teleme
 from .file_names import EVER, Bounds
 from .instants import seconds_of
 from .parquet import DamagedError, Verified
-from .replacing import Compactor, Replacement
+from .replacing import Compactor, NewFiles
 from .schema import MINUTES, REPLACED, TELEMETRY, arrow_schema
 from .system import files
 from .telemetry_files import name_of
@@ -139,7 +139,7 @@ def _prune_day(root: Path, paths: list[Path], until_us: int, compactor: Compacto
     """
     stem, written_ns = f"pruned-{time.time_ns():x}", 1000 * max(name_of(path).written_us for path in paths)
     counts: Counter[str] = Counter()
-    with Replacement() as replacement:
+    with NewFiles() as replacement:
         for number, rows in enumerate(telemetry_files.pieces(TELEMETRY, paths)):
             cold, hot = keys.before(rows, until_us)
             minutes = as_minutes(cold)

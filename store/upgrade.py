@@ -21,7 +21,7 @@ from . import commits, file_names, journal_file, keys, parquet, replacing, seali
 from .folder import furnish, read_about, write_about
 from .formats import other_format, upgrades
 from .journal_file import JournalName
-from .replacing import Compactor, Replacement
+from .replacing import Compactor, NewFiles
 from .schema import COLUMNS, FORMAT, LATE, TABLES, Table
 from .system import files
 
@@ -57,7 +57,7 @@ def upgrade(root: Path, *, offline: bool = False, progress: Callable[[str], None
         with (
             Compactor(root, pace, done.older) as compactor,
             _older_journals(root) as journals,
-            Replacement() as replacement,
+            NewFiles() as replacement,
         ):
             compactor.tidy()
             for spec in (*TABLES, LATE):
@@ -98,7 +98,7 @@ def _older_journals(root: Path) -> Iterator[list[JournalName]]:
         yield dead
 
 
-def _rewrite(spec: Table, path: Path, replacement: Replacement, progress: Callable[[str], None]) -> None:
+def _rewrite(spec: Table, path: Path, replacement: NewFiles, progress: Callable[[str], None]) -> None:
     """Write a file of an older format anew. Raises OSError, StoreError, and ValueError for one that is damaged."""
     older = _older_rows(spec, path)
     if older is None:
