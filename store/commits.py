@@ -57,7 +57,7 @@ def exclusive(root: Path) -> Iterator[None]:
     It waits for another holder, and dies with its process.
     """
     with locked(root / IMPORTING, "the imports into this store", wait_s=math.inf):
-        recover(root)  # what a dead holder committed must be visible first
+        finish(root)  # what a dead holder committed must be visible first
         yield
 
 
@@ -157,14 +157,12 @@ def _listed(text: str) -> list[tuple[str, str]]:
     return [(source, target) for source, target in content["moves"]]
 
 
-def recover(root: Path) -> None:
-    """Finish the commits of dead processes and remove the temporary files they left behind.
+def remove_leftovers(root: Path) -> None:
+    """Remove the temporary files that dead processes left behind, where this user may.
 
-    Does nothing, silently, if this user may not write: what was committed before is still readable.
     Files of other hosts stay, because nobody here can know whether their writers live. The same is true of another boot
     or container with this host's name; their files are removed after a day.
     """
-    finish(root)
     own_prefix = f"{TEMPORARY}{processes.host()}-"
     with contextlib.suppress(OSError):  # a folder that this user may not read
         walk = ((folder, name) for folder, _, names in os.walk(root) for name in names if name.startswith(own_prefix))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import file_names, keys, manifest, parquet, replacing, sealing, snapshot, telemetry_files
+from . import commits, file_names, keys, manifest, parquet, replacing, sealing, snapshot, telemetry_files
 from .file_names import DAY_US, EVER, Bounds
 from .notes import Skip
 from .parquet import DamagedError, Verified
@@ -102,6 +102,7 @@ def compact(
     failure: StoreError | None = None
     with Compactor(root, pace) as compactor, files.readable(root):
         compactor.tidy()
+        commits.remove_leftovers(root)
         try:
             done.sealed, left_journals = sealing.seal_dead(root, pace)
             done.open_journals = [str(path) for path in left_journals]

@@ -134,7 +134,6 @@ class Connection:
         self._unsafe, self._limited = unsafe, share is not None
         self._defined: dict[str, str] = {}  # the views that were made, of tables and of `VIEWS`
         self._listed: dict[str, Sequence[Path]] = {}  # by variable
-        self._held: dict[str, pa.Table] = {}  # by name
         self._telemetry: Rows | None = None
         self._stopped = threading.Event()
         self._pool = ThreadPoolExecutor(1)
@@ -243,11 +242,10 @@ class Connection:
 
     def _hold(self, name: str, beside: pa.Table | None) -> None:
         """Rows that are in no file become a table: DuckDB reads its own tables faster than those of Arrow."""
-        if beside is not None and beside is not self._held.get(name):
+        if beside is not None:
             self._connection.register("given", beside)
             self._connection.execute(f"CREATE OR REPLACE TABLE {_ROWS}.{name} AS FROM given")
             self._connection.unregister("given")
-            self._held[name] = beside
 
     def _select(self, spec: Table, rows: Rows) -> str:
         """The rows of a table: those of its files that no late row replaces, the late rows, and the live rows."""

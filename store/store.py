@@ -76,7 +76,7 @@ class Store:
 
     def _repair(self, about: Mapping[str, Any]) -> None:
         """Put in order what dead processes left, and write the views and empty files anew where that is needed."""
-        commits.recover(self.root)
+        commits.finish(self.root)
         replacing.tidy(self.root)
         if folder.is_furnished(self.root, about.get("place")) or not os.access(self.root, os.W_OK):
             return

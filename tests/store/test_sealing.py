@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from whorl.store import Store, commits, journal_file, replacing, sealing, telemetry_files
-from whorl.store.system import files
 from whorl.store.system.locks import locked
 from whorl.tests.store.journaler import LATER, batch, leave_journal, readings, seen
 
@@ -87,25 +85,3 @@ def test_a_journal_is_compared_with_what_a_killed_process_has_committed(
             store.append({"telemetry": readings([1], power_mw=[7])}, "killed")
     seal(store, path)
     assert seen(store, plain=True) == {("a", 1): 7, ("a", 2): 2}
-
-
-def test_a_sealing_that_is_killed_is_done_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    store.append({"telemetry": readings([4])}, "before")
-    path = leave_journal(store, batch(["a"], 4, 99), batch(["a"], 50, 1))
-    for module, step in ((sealing, "_rename"), (files, "remove_inside")):
-        with monkeypatch.context() as patch:
-            patch.setattr(module, step, killed)
-            with pytest.raises(KeyboardInterrupt):
-                seal(store, path)
-        assert seen(store) == {("a", 4): 99, ("a", 50): 1}
-    seal(store, path)
-    assert seen(store, plain=True) == {("a", 4): 99, ("a", 50): 1}
-    events = leave_journal(store, pa.record_batch({"kind": ["gap"]}), table="events")
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "remove_inside", killed)
-        with pytest.raises(KeyboardInterrupt):
-            seal(store, events)
-    assert store.sql("select count(*) as n from events").to_pylist() == [{"n": 1}]
