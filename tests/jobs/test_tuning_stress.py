@@ -83,9 +83,11 @@ def test_sixty_trials_or_fewer_draw_95_percent_of_the_power_of_the_best_probe_an
 
 @pytest.mark.long
 @pytest.mark.parametrize(("model", "seed"), sample([("V100", 4), ("V100", 0), ("H100", 2), ("H100", 3)], short=1))
-def test_a_search_for_spread_finds_a_kernel_that_no_probe_is_surely_better_than(model: str, seed: int) -> None:
-    """By eight fresh runs of each on eight GPUs: the best probe lies within the 95 % interval of the kernel, or below.
-    It goes from 0.4 to 4.3 times the value, so that the values alone tell nothing."""
+def test_a_search_for_spread_finds_a_kernel_that_tells_gpus_apart_about_as_well_as_any_probe(
+    model: str, seed: int
+) -> None:
+    """By eight fresh runs of each on eight GPUs. Its 95 % interval goes from 0.4 to 4.3 times the value, so that on
+    H100, where the best probe comes close, a tenth below it counts as equal."""
     bench = kernels_in(drawn_fleet(8, model, 1 + seed))
     rivals = None if is_long() else ("launch",)
     options = StressSearchOptions(goal="spread", trials=count(60, short=26), seed=seed, rivals=rivals)
@@ -93,9 +95,9 @@ def test_a_search_for_spread_finds_a_kernel_that_no_probe_is_surely_better_than(
     assert report.best_probe is not None
     best = report.best_probe.value
     assert best is not None
+    assert report.winner.value is not None
+    assert report.winner.value >= (0.9 if model == "H100" else 1.0) * best
     assert report.winner.score is not None
-    assert report.winner.score.high is not None
-    assert report.winner.score.high >= best
     assert (report.winner.score.gpus, report.winner.score.runs) == (8, 8)
     assert {POWER, CLOCK} < set(report.winner.setting)
     assert report.winner.figure in ("power", "rate")
