@@ -113,11 +113,12 @@ class CollectHooks:
     begun: Callable[[Collecting], None] = lambda _: None
     """With the collector when it is ready."""
     look: Callable[[], None] | None = None
-    """Several times a second."""
+    """Twice a second."""
     done: Callable[[Collected], None] = lambda _: None
     """When all is read, before it is sealed."""
     ended: Callable[[], bool] | None = None
-    """Asked twice a second whether to end; then signals are the caller's."""
+    """Asked before each tick, in another thread, and every other second whether to end; then signals are the
+    caller's."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ def collect(
         collecting: Collecting | None = None
 
         def is_over() -> bool:
-            return bool(hooks.ended and hooks.ended()) or any(number in ENDING for number in came)
+            return bool(hooks.ended and hooks.ended()) or (bool(came) and any(number in ENDING for number in came))
 
         def collected(counts: Counts) -> Collected:
             stopped_by = next((number for number in came if number in ENDING), None)
@@ -206,8 +207,7 @@ def collect(
         if part is not None and part.note is not None:
             hooks.tell(part.note)
         hooks.begun(collecting)
-        done, look = hooks.done, hooks.look or (lambda: None)
-        counts = collecting.run(ended=is_over, look=look, done=lambda counts: done(collected(counts)))
+        counts = collecting.run(ended=is_over, look=hooks.look, done=lambda counts: hooks.done(collected(counts)))
         return collected(counts)
 
 
@@ -397,7 +397,7 @@ class Collecting:
         self,
         *,
         ended: Callable[[], bool],
-        look: Callable[[], None],
+        look: Callable[[], None] | None,
         done: Callable[[Counts], None],
     ) -> Counts:
         """Collect until the duration is over or `ended` says so; then everything is flushed and sealed.

@@ -40,10 +40,8 @@ class Columns:
         self.nothing = (1 << len(self.names)) - 1
         self.judged = itemgetter(*(self.rows.index(row) for row in _JUDGED))
         """Gives of a reading's values those that `Quality` judges by."""
-        self.pack = struct.Struct("<" + "".join("i" if metric.bits == 32 else "q" for metric in metrics)).pack
-        """Raises struct.error for values of which a metric cannot have one."""
-        self.absent = tuple((at, metric.absent) for at, metric in enumerate(metrics) if metric.absent is not None)
-        """The places of metrics of which a driver may say by a number that it is unknown, and that number."""
+        self._pack = struct.Struct("<" + "".join("i" if metric.bits == 32 else "q" for metric in metrics)).pack
+        self._absent = tuple((at, metric.absent) for at, metric in enumerate(metrics) if metric.absent is not None)
         self._bounds = [
             (-(1 << metric.bits - 1), (1 << metric.bits - 1) if metric.absent is None else metric.absent)
             for metric in metrics
@@ -52,6 +50,14 @@ class Columns:
     def nulls(self, statuses: bytes) -> int:
         """Of `Ticks.nulls`: a bit for each metric whose status is not OK."""
         return sum(1 << place for place, row in enumerate(self.rows) if statuses[row])
+
+    def fit(self, values: Sequence[int]) -> bool:
+        """Whether every number is one that its metric can have."""
+        try:
+            self._pack(*values)
+        except struct.error:
+            return False
+        return all(values[place] < absent for place, absent in self._absent)
 
     def without_unfit(self, values: Sequence[int], nulls: int) -> tuple[list[int], int]:
         """The values and `nulls`, where a number that its metric cannot have is missing.
@@ -73,34 +79,15 @@ def judged_of(statuses: bytes) -> int:
     return sum(1 << place for place, row in enumerate(_JUDGED) if not statuses[row])
 
 
-class TickRows:
-    """The readings of one tick with the same columns, until they are recorded."""
+Row = tuple[int, Gpu, int, Sequence[int], str | None]
+"""A reading as it is recorded: its time (UTC, us), its GPU, its missing numbers (as `Ticks.nulls`), its numbers in the
+order of some `Columns`, and its mark."""
 
-    __slots__ = ("_gpus", "_marks", "_nulls", "_times", "_values", "columns")
 
-    def __init__(self, columns: Columns) -> None:
-        self.columns = columns
-        self._times: list[int] = []
-        self._gpus: list[Gpu] = []
-        self._nulls: list[int] = []
-        self._values: list[Sequence[int]] = []
-        self._marks: list[str | None] = []
-
-    def __len__(self) -> int:
-        return len(self._times)
-
-    def add(self, ts_ns: int, gpu: Gpu, nulls: int, *, values: Sequence[int] | None, mark: str | None) -> None:
-        """Add a reading: its time (UTC), its GPU, its missing numbers (as `Ticks.nulls`), its numbers, and its mark."""
-        self._times.append(ts_ns // 1000)
-        self._gpus.append(gpu)
-        self._nulls.append(nulls)
-        self._values.append((0,) * len(self.columns.names) if values is None else values)
-        self._marks.append(mark)
-
-    def ticks(self) -> Ticks:
-        """For a journal."""
-        texts = {"quality": self._marks} if any(self._marks) else {}
-        return Ticks(self._times, self._gpus, self.columns.names, self._values, self._nulls, texts)
+def ticks_of(columns: Columns, rows: Sequence[Row]) -> Ticks:
+    """Readings with the same columns, at least one, for a journal."""
+    times, gpus, nulls, values, marks = zip(*rows, strict=True)
+    return Ticks(times, gpus, columns.names, values, nulls, {"quality": marks} if any(marks) else {})
 
 
 class StoreRecorder:

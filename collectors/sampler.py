@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import re
-import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,7 @@ from .backend import Backend, Device, Reading, Status
 from .clock import Clock, SystemClock
 from .noticing import Events, SeenDevice
 from .quality import Quality
-from .recording import EVERY, QUICK, Columns, TickRows
+from .recording import EVERY, QUICK, Columns, Row, ticks_of
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +36,13 @@ _LEAST_INTERVAL_S, _MOST_INTERVAL_S = 0.02, 86_400.0
 _LEAST_HUNG_S = 0.1  # busy machines keep a call waiting for that long
 _REFUSED = (EventKind.NOT_SUPPORTED, EventKind.NOT_PERMITTED)
 _GAPS = (EventKind.SOURCE_GONE, EventKind.SOURCE_BACK)
-_SLICE_NS = 200_000_000  # the longest sleep, so that an end is noticed
+_SLICE_NS = 500_000_000  # the longest sleep, so that an end is noticed
 _TOGETHER_NS = 100_000  # two clocks that are read within so long tell the same instant
 _SECOND_NS = 1_000_000_000  # between two chores, or two tries to reach a source that is gone
 _LONGEST_NS = 600_000_000_000  # between two fresh connections while others hang
 _MOST_HANGING = 16  # connections; more of them help nobody
-_WATCH_S = 1.0  # between two looks whether a call hangs
+_WATCH_S = 2.5  # between two looks whether a call hangs: a thread that wakes up costs as much as a third of a sweep
+_LOOK_S = 0.5  # the same where somebody looks on
 _ASIDES_S = 2.0  # between two looks at the asides
 _LEAVING_S = 2.0
 _STORING_S = 60.0  # how long the end waits for identities to be stored
@@ -155,6 +155,7 @@ class Sampler:
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         self._ending, self._left = False, False
+        self._ended: Callable[[], bool] = lambda: False
         self._tick, self._ticks, self._rows_kept = 0, 0, 0
         self._made = 1  # connections
         self._connections: dict[str, Backend] = {}  # where a hang costs the connection: the last, and those that hang
@@ -164,6 +165,8 @@ class Sampler:
         self._gone_since: int | None = None  # since when the source does not answer, as was told (steady ns)
         self._known: dict[str, SeenDevice] = {}  # all devices that were ever there, by key
         self._asked: list[str] = []  # the keys of those that are read
+        self._unjudged: list[tuple[SeenDevice, int, Sequence[int], int]] = []
+        """Readings that `Quality` has not noted: GPU, time (UTC ns), values of `quality.READ`, which of them count."""
         self._unread: list[SeenDevice] = []  # whole GPUs that are not, and have a row without numbers at every tick
         self._wake = threading.Event()
         self._new_identities, self._identifying = False, False
@@ -205,12 +208,14 @@ class Sampler:
         duration_s: float | None = None,
         *,
         ended: Callable[[], bool] = lambda: False,
-        look: Callable[[], None] = lambda: None,
+        look: Callable[[], None] | None = None,
     ) -> Counts:
-        """Read until `duration_s` has passed or `ended` says so, and leave; `look` is called several times a second.
+        """Read until `duration_s` has passed or `ended` says so, and leave.
 
+        `look` is called twice a second; `ended` before each tick, in another thread, and once in a while in this one.
         Raises what the recorder raised: then nothing after the last tick that it took is kept.
         """
+        self._ended = ended
         self._events.begin()
         self._start = self._slow_due = self._chores_due = self._clock.steady()
         self._look_due = self._start + self._slow
@@ -219,10 +224,12 @@ class Sampler:
         beside.start()
         self._poller = _Poller(self._poll)
         self._poller.start()
+        pause_s = min(_WATCH_S if look is None else _LOOK_S, self._hung / 2e9)
         while self._poller.is_alive() and not ended():
-            self._poller.join(min(_WATCH_S, self._hung / 2e9))
+            self._poller.join(pause_s)
             self._watch()
-            look()
+            if look is not None:
+                look()
         self._ending = True
         self._wake.set()
         patience = time.monotonic() + min(self._hung / 1e9, 2.0)
@@ -348,7 +355,10 @@ class Sampler:
         try:
             while self._wait(me):
                 self._turn(me)
-            if self._poller is me and self._reachable and not self._left:
+            if self._poller is not me:
+                return
+            self._judge_sensors()
+            if self._reachable and not self._left:
                 self._left = True
                 for event in self._call(me, LEAVING, self.source.close):
                     self.tell(event)
@@ -364,7 +374,7 @@ class Sampler:
             return False
         due = self._start + self._tick * self._interval
         while (left := due - self._clock.steady()) > 0:
-            if self._ending or self._poller is not me:
+            if self._ending or self._poller is not me or self._ended():
                 return False
             self._clock.sleep(min(left, _SLICE_NS))
         if self._ending:
@@ -389,6 +399,7 @@ class Sampler:
             self._start, self._tick, self._interval = now, 1, self._paced
         if now >= self._chores_due:
             self._chores_due = now + _SECOND_NS
+            self._judge_sensors()
             self._events.look_at_clocks()
             self._events.tell_missed(now_ns=now)
         if self._reachable and now >= self._look_due:
@@ -422,9 +433,10 @@ class Sampler:
                 self._events.tell(Event(EventKind.SOURCE_BACK, None, detail, duration_ns=lasted))
             if slow:
                 self._slow_due += self._slow * (1 + (now - self._slow_due) // self._slow)
-        tick: dict[Columns, TickRows] = {}
+        tick: dict[Columns, list[Row]] = {}
+        known, unjudged = self._known, self._unjudged
         for reading, began, ended in readings:
-            gpu, statuses = self._known[reading.gpu], reading.statuses
+            gpu, statuses, values = known[reading.gpu], reading.statuses, reading.values
             if reading.ts_ns is None:
                 if gpu.ts_ns is not None and gpu.silent and statuses == gpu.statuses:
                     continue  # a source with a clock of its own has one row of what is lost
@@ -435,14 +447,21 @@ class Sampler:
                 stamp = gpu.ts_ns = reading.ts_ns
             if statuses is not gpu.statuses and statuses != gpu.statuses:
                 gpu.notice(statuses)
-            columns = QUICK if len(reading.values) == len(FAST) else EVERY
+            columns = QUICK if len(values) == len(FAST) else EVERY
             if slow or chores:
-                gpu.notice_resets(columns, reading.values, statuses)
-            if gpu.quality is not None or Status.OK in statuses:  # an instance that is gone has no row
-                rows = tick.get(columns)
-                if rows is None:
-                    rows = tick[columns] = TickRows(columns)
-                self._add(rows, gpu, stamp, reading, read_us=(ended - began) // 1000)
+                gpu.notice_resets(columns, values, statuses)
+            mark, nulls = gpu.silent, gpu.nulls[columns]
+            if not columns.fit(values):
+                values, nulls = columns.without_unfit(values, nulls)
+            if mark is not None or reading.ts_ns is not None:
+                nulls |= columns.read_us_missing
+            if gpu.quality is not None:
+                unjudged.append((gpu, stamp, columns.judged(values), gpu.judged))
+                mark = mark or gpu.quality.text
+            elif Status.OK not in statuses:
+                continue  # an instance that is gone has no row
+            row = (stamp // 1000, gpu.key, nulls, (*values, (ended - began) // 1000), mark)
+            tick.setdefault(columns, []).append(row)
         for gpu in self._unread:
             self._add_silent(tick, gpu, now + ahead)
         if self._events.driver_gone:
@@ -482,39 +501,25 @@ class Sampler:
         if refused or event.kind in _GAPS or (event.kind == EventKind.EXPORTER and event.metric is not None):
             log.warning("%s", event.detail)
 
-    def _add(self, rows: TickRows, gpu: SeenDevice, stamp: int, reading: Reading, *, read_us: int) -> None:
-        """Add a reading, which was taken at `stamp` (UTC ns), to the rows of its tick."""
-        columns, values, mark, quality = rows.columns, reading.values, gpu.silent, gpu.quality
-        nulls = gpu.nulls[columns]
-        try:
-            columns.pack(*values)
-            fit = True
-            for place, absent in columns.absent:
-                fit &= values[place] < absent
-        except struct.error:
-            fit = False
-        if not fit:
-            values, nulls = columns.without_unfit(values, nulls)
-        if mark is not None or reading.ts_ns is not None:
-            nulls |= columns.read_us_missing
-        if quality is not None:
-            for finding in quality.note(stamp, columns.judged(values), gpu.judged):
-                self._events.tell(finding.event(gpu.device.gpu))
-            mark = mark or quality.text
-        rows.add(stamp, gpu.key, nulls, values=[*values, read_us], mark=mark)
-
-    def _add_silent(self, tick: dict[Columns, TickRows], gpu: SeenDevice, stamp: int) -> None:
-        """Add a row without numbers: the GPU hangs, or is lost."""
-        rows = next(iter(tick.values()), None)
-        if rows is None:
-            rows = tick[QUICK] = TickRows(QUICK)
+    def _add_silent(self, tick: dict[Columns, list[Row]], gpu: SeenDevice, stamp: int) -> None:
+        """Add a row without numbers, taken at `stamp` (UTC ns): the GPU hangs, or is lost."""
+        columns = next(iter(tick), QUICK)
         mark = "hung" if gpu.device.gpu in self.stuck_in else gpu.silent
-        rows.add(stamp, gpu.key, rows.columns.nothing, values=None, mark=mark)
+        nothing = (0,) * len(columns.names)
+        tick.setdefault(columns, []).append((stamp // 1000, gpu.key, columns.nothing, nothing, mark))
 
-    def _keep(self, me: _Poller, tick: Mapping[Columns, TickRows]) -> None:
-        for rows in tick.values():
-            self._call(me, STORE, self._recorder.append, rows.ticks())
+    def _keep(self, me: _Poller, tick: Mapping[Columns, Sequence[Row]]) -> None:
+        for columns, rows in tick.items():
+            self._call(me, STORE, self._recorder.append, ticks_of(columns, rows))
             self._rows_kept += len(rows)
+
+    def _judge_sensors(self) -> None:
+        """Judge power sensors by the readings since the last call; many at once cost less than one at each tick."""
+        for gpu, stamp, readings, known in self._unjudged:
+            assert gpu.quality is not None
+            for finding in gpu.quality.note(stamp, readings, known):
+                self._events.tell(finding.event(gpu.device.gpu))
+        self._unjudged.clear()
 
     # -- the devices --------------------------------------------------------------------------------------
 
@@ -535,7 +540,7 @@ class Sampler:
         if not self._reachable:
             self._reachable, self._look_due = True, now + self._slow
         if gone := self._meet(devices):  # a source with a clock of its own has one row of what it lost
-            tick: dict[Columns, TickRows] = {}
+            tick: dict[Columns, list[Row]] = {}
             for gpu in gone:
                 self._add_silent(tick, gpu, self._clock.wall())
             self._keep(me, tick)
