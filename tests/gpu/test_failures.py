@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
+import numpy as np
 import pytest
 
 from whorl.errors import DeviceError
+from whorl.kernels.catalogue import find_kernel
 from whorl.kernels.cupy_device import CupyDevice
 from whorl.kernels.device import finish
-from whorl.kernels.work import Buffer, Work
+from whorl.kernels.work import Buffer, Launch, Work
 
 pytestmark = pytest.mark.gpu
 
@@ -71,3 +74,25 @@ def test_too_much_memory_says_how_much(device: CupyDevice) -> None:
     work = Work("too much", "fp32", (Buffer("a", "uint8", count),), (), 0, 0, ())
     with pytest.raises(DeviceError, match=rf"{device.facts.gpu}: out of memory: too much needs .* GB; .* are free"):
         finish(device.load(work, seed=1))
+
+
+def test_a_source_that_does_not_compile_names_the_error(device: CupyDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whorl.kernels.cupy_library.source", lambda name: f"this is no CUDA C {time.time_ns()};")
+    step = Launch("bad.cu", "bad", (1, 1, 1), (1, 1, 1), ())
+    with pytest.raises(DeviceError, match=rf"{device.facts.gpu}: loading bad: the CUDA C does not compile: .*error"):
+        finish(device.load(Work("bad", "fp32", (), ((step,),), 0, 0, ()), seed=1))
+
+
+def test_work_that_is_slower_than_its_limit_is_late_and_the_gpu_stays(device: CupyDevice) -> None:
+    work = find_kernel("fma-fp64").build(device.facts)
+    assert isinstance(work, Work)
+    loaded = finish(device.load(work, seed=1))
+    try:
+        finish(loaded.run(1, limit_s=60.0))
+        with pytest.raises(DeviceError, match=r"did not end within 0.05 s$") as caught:
+            finish(loaded.run(10_000, limit_s=0.05))
+        assert not caught.value.gone
+        assert np.isfinite(finish(loaded.run(2, limit_s=60.0)).times_ms).all()
+        assert finish(loaded.check()).wrong == 0
+    finally:
+        loaded.unload()

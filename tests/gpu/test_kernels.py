@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import numpy as np
+import pynvml
 import pytest
 
 from whorl.kernels.catalogue import KERNELS, find_kernel
@@ -105,3 +107,24 @@ def test_all_memory_is_given_back(device: CupyDevice) -> None:
         assert free() <= before - work.memory_bytes
         loaded.unload()
     assert free() >= before - (4 << 20)
+
+
+def test_many_short_launches_become_a_graph(device: CupyDevice) -> None:
+    loaded = finish(device.load(work_for(device, "launch"), seed=1))
+    try:
+        finish(loaded.run(3, limit_s=LIMIT_S))
+        assert loaded._graphs[0] is not None
+    finally:
+        loaded.unload()
+
+
+def test_gpus_are_those_of_nvml_and_nobody_else_is_told_of_us(devices: list[CupyDevice]) -> None:
+    pynvml.nvmlInit()
+    try:
+        for device in devices:
+            finish(device.load(work_for(device, "stream-copy"), seed=1)).unload()  # from here on this process is there
+            handle = pynvml.nvmlDeviceGetHandleByUUID(device.facts.gpu)
+            assert pynvml.nvmlDeviceGetUUID(handle) == device.facts.gpu
+            assert not any(f"pid {os.getpid()} " in other for other in device.others())
+    finally:
+        pynvml.nvmlShutdown()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from whorl.errors import DeviceError
-from whorl.kernels import cupy_device, cupy_loaded, cupy_waiting
+from whorl.kernels import cupy_device, cupy_library, cupy_loaded, cupy_waiting
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.kernels.device import finish
 from whorl.kernels.work import Launch, Work
@@ -69,6 +69,24 @@ def test_without_a_compiler_it_says_what_to_install(
     with pytest.raises(DeviceError, match=r"plain.cu cannot be compiled: Failure finding libnvrtc.so.12 \(the CUDA"):
         load(device, twice())
     assert device.lost is None
+
+
+def test_a_compiler_that_cupy_13_does_not_find_is_loaded_for_it(
+    device: CupyDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CuPy 13 asks the loader alone, which finds what was loaded before."""
+    loaded: list[tuple[str, int]] = []
+
+    def absent() -> None:
+        raise RuntimeError("CuPy failed to load libnvrtc.so.12")
+
+    monkeypatch.setattr(cupy_library, "library", lambda name, major: loaded.append((name, major)))
+    run(load(device, twice()))
+    assert loaded == []
+    device._functions.clear()
+    monkeypatch.setattr(device._cupy.cuda.nvrtc, "getVersion", absent)
+    load(device, twice())
+    assert loaded == [("nvrtc", 12)]
 
 
 def test_work_on_a_gpu_touches_no_other(blas: LibraryInStream, runtime: FakeRuntime, monkeypatch: Any) -> None:

@@ -33,7 +33,7 @@ from whorl.tests.kernels.interpreter import Harm
 from whorl.tests.kernels.test_arithmetic import COSTLY, SLOW, small_work
 from whorl.tests.kernels.works import load, run
 from whorl.tests.probes.hand_device import HandDevice
-from whorl.tests.sizes import is_all, sample
+from whorl.tests.sizes import count, is_all, sample
 
 MODELS = (V100, A100, H100, H200)
 OVER_A_LINK = {"copy-h2d", "copy-d2h", "copy-p2p"}
@@ -262,3 +262,25 @@ def test_aliased_pages_are_found(name: str, device: CupyDevice, runtime: FakeRun
     finish(loaded.poison())
     run(loaded, max(3, loaded.work.lap), each=1)
     assert finish(loaded.check()).wrong > 0
+
+
+@needs_compiler
+def test_one_wrong_repetition_in_ten_is_found_each_time(device: CupyDevice, runtime: FakeRuntime) -> None:
+    work = find_kernel("fma-int32").build(device.facts, blocks=1, rounds=16)
+    assert isinstance(work, Work)
+    loaded, planted = load(device, work), set[int]()
+    draw = np.random.default_rng(5)
+
+    def is_wrong(launch: int) -> bool:
+        if draw.random() < 0.1:
+            planted.add(launch)
+        return launch in planted
+
+    run(loaded, 1)
+    assert finish(loaded.check()).wrong == 0
+    runtime.harms = [Harm("chains", operations=frozenset({"mad"}), sm=0, lane=5, launches=is_wrong)]
+    found = 0
+    for _ in range(count(100, short=20)):
+        run(loaded, 1)
+        found += finish(loaded.check()).wrong > 0
+    assert found == len(planted) > 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,6 +143,24 @@ def test_a_fleets_campaigns_follow_each_other(tmp_path: Path) -> None:
         run_steady(store, Fleet.draw(V100, 4, 1, faults=1), find_load("stream"))
     elsewhere = run_steady(store, fleet, find_load("stream"), began_ns=FIRST_NS, cluster="it's another")
     assert elsewhere.rows["runs"] == 4
+
+
+@pytest.mark.long
+def test_of_two_simulations_at_once_the_second_follows_the_first(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "S")
+    command = [sys.executable, "-m", "whorl", "demo", "sim", "--store", str(store.root), "--gpus", "4", "--json"]
+    loads = ("gemm", "stream", "gemm")
+    processes = [
+        subprocess.Popen([*command, "--set", "hours=0.2", "--load", load], stdout=subprocess.PIPE, text=True)
+        for load in loads
+    ]
+    begins = [json.loads(process.communicate()[0])["began"] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(loads)
+    assert begins[0] == begins[2], "the same campaign"
+    assert sorted(begins[:2]) == ["2026-01-05T00:00:00Z", "2026-01-06T00:00:00Z"]
+    runs = store.sql("select count(*) n, count(distinct run_id) ids from runs").table.to_pylist()
+    assert runs == [{"n": 16, "ids": 16}]
+    assert store.sql("select count(*) n from telemetry").table.to_pylist() == [{"n": 2 * 4 * 720}]
 
 
 def test_a_campaign_claims_its_time_before_it_stores_anything(tmp_path: Path) -> None:

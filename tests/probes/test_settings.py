@@ -213,6 +213,30 @@ def test_more_signals_do_not_disturb_the_restoring(gpus: list[str], nvml: NvmlLi
     assert_as_before(gpus, state)
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_signals_while_settings_are_restored_act_afterwards(
+    gpus: list[str], nvml: NvmlLibrary, state: Path, *, together: bool
+) -> None:
+    """Two that Python finds pending at once, of which the second is raised where the first is handled; or one that
+    comes in the second and a half for which a process that is through restores clocks."""
+    body = "pass"
+    if together:
+        body = (
+            "import os, signal; both = {signal.SIGINT, signal.SIGTERM}; "
+            "signal.pthread_sigmask(signal.SIG_BLOCK, both); [os.kill(os.getpid(), n) for n in both]; "
+            "signal.pthread_sigmask(signal.SIG_UNBLOCK, both); time.sleep(60)"
+        )
+    else:
+        nvml.add("latency 500000 nvmlDeviceResetGpuLockedClocks")
+    with process_with_settings(nvml, state, gpus, watt=500 if together else None, body=body) as process:
+        if not together:
+            time.sleep(0.2)
+            process.send_signal(signal.SIGTERM)
+        status = process.wait(PATIENCE_S)
+        assert status == 143 or (together and status != 0)
+    assert_as_before(gpus, state)
+
+
 def test_a_killed_process_is_undone_by_the_next(gpus: list[str], nvml: NvmlLibrary, state: Path) -> None:
     nvml.add("gpu 0 limit 650000")
     events = Told()
