@@ -83,7 +83,7 @@ class Tasks:
 
     def resume(self) -> None:
         """Let those go on that are ready, in their order, until each suspends again or ends."""
-        ready, self._ready = sorted(self._ready, key=lambda one: one[0]), []
+        ready, self._ready = sorted(self._ready, key=lambda entry: entry[0]), []
         for task, answer in ready:
             self.running = task
             try:
@@ -142,9 +142,9 @@ class WorkCurve:
 
     def _make_room(self, needed_from: int) -> None:
         """Drop what is not needed any more, or take more room."""
-        kept, width = self._done[:, needed_from - self._from :], self._done.shape[1]
-        done = np.zeros((len(kept), 2 * width if kept.shape[1] > width // 2 else width))
-        done[:, : kept.shape[1]] = kept
+        remaining, width = self._done[:, needed_from - self._from :], self._done.shape[1]
+        done = np.zeros((len(remaining), 2 * width if remaining.shape[1] > width // 2 else width))
+        done[:, : remaining.shape[1]] = remaining
         self._done, self._from = done, needed_from
 
 
@@ -289,7 +289,7 @@ class Bench:
         """Whether a GPU was off the bus at some time between two times (UTC ns)."""
         onset_s, end_s = self._simulation.onsets_s
         falls = self.fleet.fault_of(gpu).falls
-        onset, back = (self.began_ns + 1e9 * float(one[gpu]) for one in (onset_s, end_s))
+        onset, back = (self.began_ns + 1e9 * float(times_s[gpu]) for times_s in (onset_s, end_s))
         return falls and onset < ended_ns and back > began_ns
 
     def lost(self, gpu: int) -> bool:
@@ -491,9 +491,9 @@ class Bench:
     def _rest(self, gpus: Sequence[int]) -> None:
         """Take the work from GPUs: the clocks of those that are held stay up."""
         for is_held in (True, False):
-            some = sorted(gpu for gpu in gpus if bool(self._holds[gpu]) is is_held)
-            if some:
-                self._simulation.rest(np.array(some, dtype=np.intp), awake=is_held)
+            changed = sorted(gpu for gpu in gpus if bool(self._holds[gpu]) is is_held)
+            if changed:
+                self._simulation.rest(np.array(changed, dtype=np.intp), awake=is_held)
 
     def _advance(self, on_tick: Tick | None) -> None:
         """Let the clock go on, to where the next thing may happen."""

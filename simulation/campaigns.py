@@ -53,17 +53,17 @@ def gemm_csv(fleet: Fleet, gpus: Sequence[Identity]) -> str:
         happened = random.random(len(fleet)) >= 0.05
         at = began + run * DAY_S + random.integers(0, DAY_S // 2, len(fleet))
         for i in np.flatnonzero(happened).tolist():
-            who = gpus[i]
-            known = run >= 2
+            identity = gpus[i]
+            is_located = run >= 2
             row = (
-                f"sgemm,{SGEMM_SIZE},{SGEMM_KERNELS},{who.uuid},"
-                f"{f'c{who.cabinet:03d},{who.node}' if known else '-1,-1'},{at[i]},volta_sgemm_128x128_nn,"
-                f"{start[i]:.6f},{start[i] + span[i]:.6f},{SGEMM_KERNELS},{perf[i]:.6f},"
+                f"sgemm,{SGEMM_SIZE},{SGEMM_KERNELS},{identity.uuid},"
+                f"{f'c{identity.cabinet:03d},{identity.node}' if is_located else '-1,-1'},{at[i]},"
+                f"volta_sgemm_128x128_nn,{start[i]:.6f},{start[i] + span[i]:.6f},{SGEMM_KERNELS},{perf[i]:.6f},"
                 f"{int(steady.clock_mhz[i])},{fleet.model.memory_clock_mhz:.0f},"
                 f"{steady.temperature_c[i]:.0f},{power[i]:.3f},0"
             )
             rows.append(row)
-            if not known:
+            if not is_located:
                 unplaced.append(row)
     rows += [unplaced[i] for i in random.permutation(len(unplaced))[: -(-len(unplaced) // 6)]]
     header = (
@@ -87,10 +87,11 @@ def pagerank_csv(fleet: Fleet, gpus: Sequence[Identity]) -> str:
         power = steady.reported_power_w + 0.15 * random.standard_normal(len(fleet))
         start = random.uniform(0.75, 0.95, len(fleet))
         span = (PAGERANK_KERNELS - 1) / PAGERANK_KERNELS * perf / 1000
-        for i, who in enumerate(gpus):
-            at = began + 900 * (i // GPUS_PER_NODE) + 280 * run + who.device
+        for i, identity in enumerate(gpus):
+            at = began + 900 * (i // GPUS_PER_NODE) + 280 * run + identity.device
             rows.append(
-                f"pagerank,{run + 1},{who.uuid},c{who.cabinet:03d},{who.node:03d},{at},{who.device},"
+                f"pagerank,{run + 1},{identity.uuid},c{identity.cabinet:03d},{identity.node:03d},"
+                f"{at},{identity.device},"
                 f"{start[i]:.6f},{start[i] + span[i]:.6f},{PAGERANK_KERNELS},{perf[i]:.6f},"
                 f"{float(int(steady.clock_mhz[i]))},{fleet.model.memory_clock_mhz:.1f},"
                 f"{steady.temperature_c[i]:.0f}.0,{power[i]:.3f}"
@@ -125,9 +126,9 @@ def resnet_csv(fleet: Fleet, gpus: Sequence[Identity]) -> str:
             power = np.exp(0.01 * random.standard_normal(GPUS_PER_NODE))
             for device in range(GPUS_PER_NODE):
                 i = node * GPUS_PER_NODE + device
-                who = gpus[i]
+                identity = gpus[i]
                 rows.append(
-                    f"resnet,{job_id},{at},c{who.cabinet:03d},{who.node},{who.place},{device},{train:.6f},"
+                    f"resnet,{job_id},{at},c{identity.cabinet:03d},{identity.node},{identity.place},{device},{train:.6f},"
                     f"{mean[device]:.9f},{perf[device]:.9f},{shortest[device]:.9f},{longest[device]:.9f},"
                     f"{int(steady.clock_mhz[i])},{steady.temperature_c[i]:.1f},"
                     f"{steady.reported_power_w[i] * power[device]:.3f}"
@@ -181,8 +182,8 @@ def factors(fleet: Fleet, load: Load, number: int, repeats: int) -> Floats:
     scale, noise = np.zeros(n), np.zeros(n)
     of_each = [load.workload_of(gpu) for gpu in range(n)]
     for workload in dict.fromkeys(load.workloads):
-        some = np.array([gpu for gpu in range(n) if of_each[gpu] is workload], dtype=np.intp)
-        scale[some] = unit_ms(workload, fleet.model)
-        noise[some] = fleet.noise(workload, "time of a run", number)[some]
+        members = np.array([gpu for gpu in range(n) if of_each[gpu] is workload], dtype=np.intp)
+        scale[members] = unit_ms(workload, fleet.model)
+        noise[members] = fleet.noise(workload, "time of a run", number)[members]
     of_repeat = stream(fleet.seed, "time of a repeat", number).standard_normal((repeats, n))
     return np.asarray(scale * np.exp(noise + REPEAT_NOISE * of_repeat))

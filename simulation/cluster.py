@@ -60,9 +60,9 @@ def identities(seed: int, gpus: int, model: str = "") -> tuple[Identity, ...]:
     return tuple(result)
 
 
-def uuid_of(what: str) -> str:
+def uuid_of(label: str) -> str:
     """The UUID of a simulated GPU that is described so."""
-    digest = sha256(f"whorl simulated {what}".encode()).hexdigest()
+    digest = sha256(f"whorl simulated {label}".encode()).hexdigest()
     return "GPU-" + "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
 
 
@@ -81,8 +81,8 @@ class Cluster:
     def node(self, name: str) -> SimulatedNode:
         """A node. InputError where the cluster has no such one."""
         if name not in self.nodes:
-            some = ", ".join(self.nodes[:3]) + (", ..." if len(self.nodes) > 3 else "")
-            raise InputError(f"the simulated cluster {self.name} has no node {name!r}: its nodes are {some}")
+            first_nodes = ", ".join(self.nodes[:3]) + (", ..." if len(self.nodes) > 3 else "")
+            raise InputError(f"the simulated cluster {self.name} has no node {name!r}: its nodes are {first_nodes}")
         return SimulatedNode(self, name)
 
 
@@ -98,17 +98,17 @@ class SimulatedNode:
         """Its GPUs, without those that are missing."""
         drawn, first = self.cluster.drawn, self._gpus.start
         cabinet, place = divmod(first // drawn.per_node, NODES_PER_CABINET)
-        of = f"{self.cluster.name}: {drawn.model.name} {drawn.seed}"
+        drawing = f"{self.cluster.name}: {drawn.model.name} {drawn.seed}"
         return tuple(
-            Identity(uuid_of(f"{of} {gpu}"), cabinet + 1, place + 1, gpu - first, self.name)
+            Identity(uuid_of(f"{drawing} {gpu}"), cabinet + 1, place + 1, gpu - first, self.name)
             for gpu in range(first, self._gpus.stop)
         )
 
     def fleet(self, day: int | None = None) -> Fleet:
         """Its GPUs as a fleet, on a day (its number) or on none."""
-        own = sha256(f"{self.cluster.name} {self.cluster.drawn.seed} {self.name}".encode()).digest()
+        digest = sha256(f"{self.cluster.name} {self.cluster.drawn.seed} {self.name}".encode()).digest()
         drawn = self.cluster.drawn if day is None else self.cluster.drawn.on_day(day)
-        return drawn.part(self._gpus, int.from_bytes(own[:7]))
+        return drawn.part(self._gpus, int.from_bytes(digest[:7]))
 
     @cached_property
     def _gpus(self) -> slice:

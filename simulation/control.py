@@ -156,11 +156,11 @@ class Loop:
         table, warming = self._table(workload or IDLE, bool(workload))
         self._at[:, :, gpus] = table[:, :, gpus]
         self.throttled[gpus] = workload.slowdown if workload else 0.0
-        where = np.minimum(self.bin[gpus], self.highest[gpus])
-        self.bin[gpus] = where
+        bins = np.minimum(self.bin[gpus], self.highest[gpus])
+        self.bin[gpus] = bins
         self.top[gpus] = self.highest[gpus]
-        self._state[:, gpus] = table[:, where, gpus]
-        self._up_below[gpus] = np.where(self.top[gpus] > where, UP_BELOW, -inf)
+        self._state[:, gpus] = table[:, bins, gpus]
+        self._up_below[gpus] = np.where(self.top[gpus] > bins, UP_BELOW, -inf)
         self._reach = max(self._reach, warming)
         self._look_out()
 
@@ -194,14 +194,14 @@ class Loop:
     def _shift(self, over: Flags, below: Flags) -> None:
         """Move the clocks of the GPUs that are over the cap, too hot, or may rise."""
         moving = (over | below).nonzero()[0]
-        down, where, top = over[moving], self.bin[moving], self.top[moving]
-        to = where + np.where(down, -1, 1)
+        down, bins, top = over[moving], self.bin[moving], self.top[moving]
+        to = bins + np.where(down, -1, 1)
         fast = self.ratio[moving] > FAST_ABOVE
         if np.count_nonzero(fast):
-            to[fast] = where[fast] - FAST_BINS
+            to[fast] = bins[fast] - FAST_BINS
         np.maximum(to, 0, out=to)
         self.free[moving] += ~down
-        crossing = np.maximum(where, to) == top
+        crossing = np.maximum(bins, to) == top
         if np.count_nonzero(crossing):
             self._count_spans(moving[crossing])
             self._up_below[moving[crossing]] = np.where(to < top, UP_BELOW, -inf)[crossing]
@@ -254,37 +254,37 @@ class Loop:
             if workload is not None:
                 groups.setdefault(workload, []).append(gpu)
         for workload, gpus in groups.items():
-            some = silicon.take(np.array(gpus))
-            fixed, leak[:, gpus] = power_parts(model, some, workload, self.bins_mhz[:, None])
+            part = silicon.take(np.array(gpus))
+            fixed, leak[:, gpus] = power_parts(model, part, workload, self.bins_mhz[:, None])
             load[:, gpus] = fixed - self._idle_fixed[gpus]
-            speed[:, gpus] = 1 / relative_time(model, some, workload, self.bins_mhz[:, None])
+            speed[:, gpus] = 1 / relative_time(model, part, workload, self.bins_mhz[:, None])
         return table
 
     def _table(self, workload: Workload, works: bool) -> tuple[Floats, float]:
         """As `_tables`, of all GPUs under one workload, and how much it warms; those used last are kept."""
-        made = self._made.pop(workload, None)
-        if made is None:
+        tables = self._made.pop(workload, None)
+        if tables is None:
             model, silicon, bins = self.fleet.model, self.fleet.silicon, self.bins_mhz[:, None]
             table = np.zeros((3, len(bins), len(self.fleet)))
             fixed, table[1] = power_parts(model, silicon, workload, bins)
             table[0] = fixed - self._idle_fixed
             if works:
                 table[2] = 1 / relative_time(model, silicon, workload, bins)
-            made = table, self._most_warming(table)
+            tables = table, self._most_warming(table)
             while self._made and (len(self._made) + 1) * table.nbytes > _KEPT_BYTES:
                 del self._made[next(iter(self._made))]
-        self._made[workload] = made
-        return made
+        self._made[workload] = tables
+        return tables
 
     def _settle(self, fleet: Fleet) -> None:
         """Heat, filter and sensors of GPUs that have long been idle."""
         model, silicon = fleet.model, fleet.silicon
         per_k = model.leakage_per_k
         idle = fleet.idle().true_power_w
-        own = per_k * (silicon.resistance_k_w - silicon.preheat_k_w)
+        heating_k = per_k * (silicon.resistance_k_w - silicon.preheat_k_w)
         self._inlet = per_k * (silicon.inlet_c - LEAKAGE_REFERENCE_C)
-        self.die = DIE_SHARE * own * idle
-        self._sink = SINK_SHARE * own * idle
+        self.die = DIE_SHARE * heating_k * idle
+        self._sink = SINK_SHARE * heating_k * idle
         self._sink[1:] += per_k * silicon.preheat_k_w[1:] * idle[:-1]
         self.ground = self._inlet + self._sink
         self.ratio = silicon.sensor * idle / self.cap_w
@@ -306,7 +306,7 @@ class Loop:
     def _conduct(self, silicon: Silicon) -> None:
         """Take up thermal resistances: what a watt adds to die and sink in one step or block."""
         per_k = self.fleet.model.leakage_per_k
-        own = per_k * (silicon.resistance_k_w - silicon.preheat_k_w)
-        self._die_gain = _DIE_A * DIE_SHARE * own
-        self._sink_gain = _SINK_A * SINK_SHARE * own
+        heating_k = per_k * (silicon.resistance_k_w - silicon.preheat_k_w)
+        self._die_gain = _DIE_A * DIE_SHARE * heating_k
+        self._sink_gain = _SINK_A * SINK_SHARE * heating_k
         self._upstream_gain = _SINK_A * per_k * silicon.preheat_k_w

@@ -125,14 +125,14 @@ _RATES = (
 
 def parameters(model: GpuModel) -> tuple[Parameter, ...]:
     """Every number of a model, of the spread over its GPUs, of its control loop and of how fast it works."""
-    ours = model is V100
+    is_fitted = model is V100
     rows = []
-    for name, unit, fitted, other, meaning in _MODEL:
-        basis = ASSUMED if (model.name, name) in _UNSEEN else fitted if ours else other
+    for name, unit, fitted, assumed, meaning in _MODEL:
+        basis = ASSUMED if (model.name, name) in _UNSEEN else fitted if is_fitted else assumed
         rows.append(Parameter(name, getattr(model, name), unit, basis, meaning))
     spread = Spread()
     rows += [
-        Parameter(f"spread_{name}", getattr(spread, name), unit, basis if ours else ASSUMED, meaning)
+        Parameter(f"spread_{name}", getattr(spread, name), unit, basis if is_fitted else ASSUMED, meaning)
         for name, unit, basis, meaning in _SPREAD
     ]
     rows += [
@@ -140,9 +140,9 @@ def parameters(model: GpuModel) -> tuple[Parameter, ...]:
     ]
     rates = rates_of(model)
     for kind, units in (("vector", rates.vector), ("tensor", rates.tensor)):
-        where = "of a multiprocessor in a clock" + (", tensor cores" if kind == "tensor" else "")
+        per_clock = "of a multiprocessor in a clock" + (", tensor cores" if kind == "tensor" else "")
         rows += [
-            Parameter(f"{kind}_{precision}", value, "", SEEN, f"{precision} operations {where}")
+            Parameter(f"{kind}_{precision}", value, "", SEEN, f"{precision} operations {per_clock}")
             for precision, value in units.items()
         ]
     rows += [Parameter(name, getattr(rates, name), unit, basis, meaning) for name, unit, basis, meaning in _RATES]

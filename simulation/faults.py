@@ -274,15 +274,15 @@ def _places(gpus: int, seed: int) -> list[int]:
 
 
 def _drawn(
-    gpus: int, seed: int, faults: int | None, named: Sequence[tuple[int, float]]
+    gpus: int, seed: int, faults: int | None, chosen: Sequence[tuple[int, float]]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     usual = np.array([nan if fault.size is None else fault.size for fault in (*FAULTS, HEALTHY)])
-    if faults is None and not named:
+    if faults is None and not chosen:
         edges = np.cumsum([fault.share for fault in FAULTS])
         index = np.searchsorted(edges, stream(seed, "fault").random(gpus), side="right").astype(np.int64)
         index = np.where(index < len(FAULTS), index, -1)
         return index, usual[index]
-    turns = named or [(i, float(usual[i])) for i, fault in enumerate(FAULTS) if fault.share]
+    turns = chosen or [(i, float(usual[i])) for i, fault in enumerate(FAULTS) if fault.share]
     faults = len(turns) if faults is None else faults
     if not 0 <= faults <= gpus:
         raise InputError(f"{faults} faults cannot be planted in {gpus} GPUs")
@@ -300,7 +300,7 @@ def label(fault: Fault) -> str:
 
 def _named(text: str) -> tuple[int, float]:
     """Index and size of a fault that is named as "slow_memory" or "slow_memory=3%"; InputError for any other text."""
-    kind, has_size, wanted = (part.strip().lower() for part in text.partition("="))
+    kind, has_size, size_text = (part.strip().lower() for part in text.partition("="))
     if kind not in KINDS:
         raise InputError(f"there is no fault {kind!r}; there are {', '.join(KINDS)}")
     row = FAULTS[KINDS.index(kind)]
@@ -309,13 +309,13 @@ def _named(text: str) -> tuple[int, float]:
     if row.size is None:
         raise InputError(f"the fault {kind} has no size: leave out {text.strip()[len(kind) :]!r}")
     try:
-        size = float(wanted.removesuffix("%")) / 100
+        size = float(size_text.removesuffix("%")) / 100
     except ValueError:
         size = nan
     if not row.least <= size <= row.most:
         raise InputError(
             f"the size of the fault {kind} is {row.size_says}, from {100 * row.least:g} to {100 * row.most:g} %, not "
-            f"{wanted!r}: write it as {kind}={100 * row.size:.3g}%"
+            f"{size_text!r}: write it as {kind}={100 * row.size:.3g}%"
         )
     return KINDS.index(kind), size
 

@@ -119,7 +119,7 @@ class Fleet:
         rear = (np.arange(gpus) % per_node % 2).astype(np.float64)
         inlet = model.inlet_c + spread.inlet_k * normal("inlet", node[-1] + 1)[node]
         inlet = inlet + spread.cabinet_k * normal("inlet of a cabinet", cabinet[-1] + 1)[cabinet]
-        other = stream(seed, "revision").random(gpus) < spread.revision_share
+        is_revised = stream(seed, "revision").random(gpus) < spread.revision_share
 
         def speed(subject: str, sd: float, node_sd: float = 0.0) -> Floats:
             of_node = node_sd * normal(f"{subject} of a node", node[-1] + 1)[node]
@@ -143,15 +143,15 @@ class Fleet:
             cap_w=model.power_limit_w * factor("cap_factor"),
             ceiling_mhz=model.max_clock_mhz * factor("ceiling_factor"),
             slowdown_share=factor("slowdown_share"),
-            memory=speed("memory", spread.memory) * (1 + spread.revision_memory * other) * factor("memory_factor"),
-            compute=speed("compute", spread.compute) * (1 + spread.revision_compute * other),
+            memory=speed("memory", spread.memory) * (1 + spread.revision_memory * is_revised) * factor("memory_factor"),
+            compute=speed("compute", spread.compute) * (1 + spread.revision_compute * is_revised),
             link=speed("link", spread.link, spread.link_node),
             peer=speed("peer", spread.peer) * factor("peer_factor"),
             launch=speed("launch", spread.launch, spread.launch_node),
             overlap=np.clip(of_node("overlap", OVERLAP, spread.overlap_node) - factor("overlap_loss"), 0.0, 1.0),
             host_shared=np.clip(of_node("host", HOST_SHARED, spread.host_node), 0.05, 1.0),
         )
-        return cls(model, seed, silicon, fault, size, spread, 1 + other.astype(np.int64), per_node=per_node)
+        return cls(model, seed, silicon, fault, size, spread, 1 + is_revised.astype(np.int64), per_node=per_node)
 
     def __len__(self) -> int:
         """Number of GPUs."""
@@ -184,8 +184,8 @@ class Fleet:
     @property
     def vbios(self) -> tuple[str | None, ...]:
         """What the VBIOS of each GPU is called; None where it tells no revisions apart."""
-        told = self.spread.revision_share > 0 and self.spread.revision_recorded
-        return tuple(f"simulated {revision}" if told else None for revision in self.revision.tolist())
+        is_recorded = self.spread.revision_share > 0 and self.spread.revision_recorded
+        return tuple(f"simulated {revision}" if is_recorded else None for revision in self.revision.tolist())
 
     def part(self, gpus: slice, seed: int) -> Fleet:
         """Some of the GPUs as a fleet of their own: of the same silicon and faults, with other random numbers in runs.
@@ -217,12 +217,12 @@ class Fleet:
         """What the run of this number changes of ln time on each GPU: its noise, and that of the fleet's day."""
         spread, n = self.spread, len(self)
         draws = shaped(self.seed, subject, n, number, tail=spread.run_tail)
-        found = workload.noise * (draws + self.noise_of_day(workload))
+        log_noise = workload.noise * (draws + self.noise_of_day(workload))
         if spread.glitch_share:
             random = stream(self.seed, f"{subject}: glitch", number)
             caught = random.random(n) < spread.glitch_share
-            found = found + caught * np.log1p(spread.glitch * random.standard_exponential(n))
-        return found
+            log_noise = log_noise + caught * np.log1p(spread.glitch * random.standard_exponential(n))
+        return log_noise
 
     def noise_of_day(self, workload: Workload) -> Floats:
         """What a workload's times differ by on the fleet's day, in units of its run-to-run noise."""
@@ -236,9 +236,9 @@ class Fleet:
         rate = _of_faults(self.fault, self.size, "resistance_per_week")
         if not rate.any() or not days:
             return self
-        own = self.silicon.resistance_k_w - self.silicon.preheat_k_w
-        own = own * (1 + np.clip(rate * days / 7, 0, MOST_DRIFT))
-        return replace(self, silicon=replace(self.silicon, resistance_k_w=own + self.silicon.preheat_k_w))
+        above_inlet_k_w = self.silicon.resistance_k_w - self.silicon.preheat_k_w
+        above_inlet_k_w = above_inlet_k_w * (1 + np.clip(rate * days / 7, 0, MOST_DRIFT))
+        return replace(self, silicon=replace(self.silicon, resistance_k_w=above_inlet_k_w + self.silicon.preheat_k_w))
 
     def wrong_elements(self, *, run: int = 0) -> NDArray[np.int64]:
         """How many elements of a run's result are wrong, per GPU: 0 but in some runs of faulty ones."""

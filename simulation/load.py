@@ -152,8 +152,8 @@ _ALIASES = {"gemm-fp32": "sgemm", "gemm": "sgemm"}
 
 def find_load(name: str) -> Load:
     """The load of a name, in any case (SGEMM has three); InputError when there is none."""
-    wanted = name.strip().lower()
+    key = name.strip().lower()
     try:
-        return LOADS[_ALIASES.get(wanted, wanted)]
+        return LOADS[_ALIASES.get(key, key)]
     except KeyError:
         raise InputError(f"no simulated load {name!r}; there are {', '.join((*_ALIASES, *LOADS))}") from None

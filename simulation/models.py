@@ -189,9 +189,9 @@ MODELS = {model.name: model for model in (V100, A100, H100, H200)}
 
 def find_model(name: str) -> GpuModel:
     """The model of a full name ("V100-SXM2") or of its first part ("v100"); InputError when there is none."""
-    wanted = name.strip().upper()
+    key = name.strip().upper()
     for model in MODELS.values():
-        if wanted in (model.name.upper(), model.name.split("-")[0]):
+        if key in (model.name.upper(), model.name.split("-")[0]):
             return model
     raise InputError(f"no simulated GPU model {name!r}; there are {', '.join(MODELS)}")
 

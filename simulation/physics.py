@@ -148,10 +148,10 @@ def _power_parts_at(model: GpuModel, silicon: Silicon, workload: Workload, clock
 
 def _time_at(model: GpuModel, workload: Workload, clock_mhz: Floats, silicon: Silicon | None = None) -> Floats:
     """Relative time at a clock; without silicon, of a GPU that is as its model."""
-    scaling, rest = workload.compute_share * model.max_clock_mhz / clock_mhz, 1 - workload.compute_share
+    scaling, unscaled = workload.compute_share * model.max_clock_mhz / clock_mhz, 1 - workload.compute_share
     if silicon is None:
-        return scaling + rest
-    time = scaling / silicon.compute + (rest - workload.fixed_share) / silicon.memory
+        return scaling + unscaled
+    time = scaling / silicon.compute + (unscaled - workload.fixed_share) / silicon.memory
     for share, speed in (
         (workload.link_share, silicon.link),
         (workload.peer_share, silicon.peer),

@@ -79,11 +79,11 @@ def node_csv(fleet: Fleet, gpus: Sequence[Identity], node: int) -> str:
             caught = random.random(GPUS_PER_NODE) < silicon.slowdown_share
             clock = np.where(caught, slowed(fleet.model, clock), clock)
         utilization = random.integers(97, 101, GPUS_PER_NODE) if busy else np.zeros(GPUS_PER_NODE)
-        for device, who in enumerate(gpus[members]):
+        for device, identity in enumerate(gpus[members]):
             at += timedelta(milliseconds=int(random.integers(1, 4)))
             fields = [
                 f"{at:%Y/%m/%d %H:%M:%S}.{at.microsecond // 1000:03d}",
-                who.uuid,
+                identity.uuid,
                 f"{device}",
                 f"{watts[device]:.2f} W",
                 f"{temperature[device]:.0f}",
@@ -109,9 +109,9 @@ def jobs_csv(gpus: Sequence[Identity], node: int) -> str:
     second = _BEGINS.replace(microsecond=0)
     lines = ["job_id,user,account,node,gpu,began,ended,share"]
     for job, user, account, device, first, last, share in _JOBS:
-        who = members[device]
+        identity = members[device]
         began, ended = (f"{second + timedelta(seconds=at):%Y-%m-%d %H:%M:%S}" for at in (first, last))
-        lines.append(f"{job},{user},{account},{who.host},{who.uuid},{began},{ended},{share:g}")
+        lines.append(f"{job},{user},{account},{identity.host},{identity.uuid},{began},{ended},{share:g}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -167,15 +167,15 @@ def write_sample(folder: Path, *, gpus: int = GPUS, seed: int = SEED) -> Sample:
             f"{GPUS_PER_NODE} to {_MOST_GPUS}, not {gpus}"
         )
     fleet = Fleet.draw(V100, gpus, seed, faults=_FAULTS)
-    who = identities(seed, gpus)
-    planted = tuple(PlantedGpu(who[i].uuid, who[i].name, kind) for i, kind in fleet.planted.items())
+    members = identities(seed, gpus)
+    planted = tuple(PlantedGpu(members[i].uuid, members[i].name, kind) for i, kind in fleet.planted.items())
     braked = next(i for i, kind in fleet.planted.items() if kind == "brake")
     texts = (
-        gemm_csv(fleet, who),
-        pagerank_csv(fleet, who),
-        resnet_csv(fleet, who),
-        node_csv(fleet, who, braked // GPUS_PER_NODE),
-        jobs_csv(who, braked // GPUS_PER_NODE),
+        gemm_csv(fleet, members),
+        pagerank_csv(fleet, members),
+        resnet_csv(fleet, members),
+        node_csv(fleet, members, braked // GPUS_PER_NODE),
+        jobs_csv(members, braked // GPUS_PER_NODE),
     )
     paths = tuple(folder / name for name in FILES)
     try:

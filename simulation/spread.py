@@ -176,13 +176,13 @@ def find_population(name: str) -> Spread:
 
 def population_of(spread: Spread) -> str:
     """The name of a spread; of one that is in no table `own` and its values that are not the default's."""
-    for name, one in POPULATIONS.items():
-        if one == spread:
+    for name, population in POPULATIONS.items():
+        if population == spread:
             return name
     usual = POPULATIONS[USUAL]
     names = [column.name for column in fields(Spread)]
-    own = [f"{name}={getattr(spread, name)}" for name in names if getattr(spread, name) != getattr(usual, name)]
-    return " ".join(["own", *own])
+    changes = [f"{name}={getattr(spread, name)}" for name in names if getattr(spread, name) != getattr(usual, name)]
+    return " ".join(["own", *changes])
 
 
 def shaped(

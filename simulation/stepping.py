@@ -220,7 +220,7 @@ class Simulation:
         return sorted(plan)
 
     def _befall(self, gpu: int, kind: str) -> None:
-        one = np.array([gpu], dtype=np.intp)
+        alone = np.array([gpu], dtype=np.intp)
         if kind == "stuck":
             instant, average = self._power_w()
             self._frozen[gpu] = (float(instant[gpu]), float(average[gpu]))
@@ -230,7 +230,7 @@ class Simulation:
             self._happened.append(Happening(self.now_ns, gpu, EventKind.XID, detail, 63))
             return
         if kind == "lost":
-            self._loop.employ(one, np.array([False]))
+            self._loop.employ(alone, np.array([False]))
             self._lost[gpu] = True
             self.losses[gpu] += 1
             self._happened.append(Happening(self.now_ns, gpu, EventKind.XID, "XID 79: GPU has fallen off the bus", 79))
@@ -239,7 +239,7 @@ class Simulation:
             )
             return
         self._lost[gpu] = False
-        self._loop.employ(one, self._busy[one])
+        self._loop.employ(alone, self._busy[alone])
         self._worked_before[gpu] += self._steps_under_load[gpu]
         self._loaded_at[gpu] = self._step
         self._loop.reset(gpu)
@@ -272,8 +272,8 @@ class Simulation:
     @property
     def energy_mj(self) -> Floats:
         """True energy since the driver was loaded, mJ: the sum over the control steps."""
-        begun = self._loop.rows[: self._step % BLOCK].sum(axis=0)
-        return np.asarray(self._loop.energy_mj + begun * (1000 * STEP_S))
+        unfinished = self._loop.rows[: self._step % BLOCK].sum(axis=0)
+        return np.asarray(self._loop.energy_mj + unfinished * (1000 * STEP_S))
 
     @property
     def counted_mj(self) -> Floats:
@@ -347,25 +347,25 @@ class Simulation:
         reasons += REASON_HARDWARE * (caught & (loop.throttled > 0))
         age_steps = step % (sensors.instant_period_ms * 1_000_000 // STEP_NS)
 
-        def every(value: int) -> NDArray[np.int64]:
+        def constant(value: int) -> NDArray[np.int64]:
             return np.full(n, value, dtype=np.int64)
 
         used = np.where(working, self._used, IDLE.memory_mib << 20)
         values: dict[str, NDArray[np.int64]] = {
             "power_mw": instant if sensors.average_window_ms is None else average,
             "power_instant_mw": instant,
-            "power_window_ms": every(sensors.power_window_ms),
-            "power_age_us": every(age_steps * STEP_NS // 1000),
+            "power_window_ms": constant(sensors.power_window_ms),
+            "power_age_us": constant(age_steps * STEP_NS // 1000),
             "energy_mj": np.maximum(self.counted_mj, 0.0).astype(np.int64),
             "sm_clock_mhz": clock.astype(np.int64),
-            "mem_clock_mhz": every(int(model.memory_clock_mhz)),
+            "mem_clock_mhz": constant(int(model.memory_clock_mhz)),
             "temperature_c": np.rint(self._celsius(exponent)).astype(np.int64),
             "utilization": np.where(working, 100, 0),
             "memory_utilization": np.where(working, np.rint(100 * self._traffic).astype(np.int64), 0),
             "memory_used": used,
             "memory_free": (model.memory_gb << 30) - used,
-            "power_limit_mw": every(self._limit_mw),
-            "pstate": every(0),
+            "power_limit_mw": constant(self._limit_mw),
+            "pstate": constant(0),
             "clock_event_reasons": reasons,
             "power_violation_ns": np.maximum(held - loop.free - loop.hot, 0) * STEP_NS,
             "thermal_violation_ns": loop.hot * STEP_NS + np.rint(throttled * STEP_NS).astype(np.int64),
@@ -374,7 +374,7 @@ class Simulation:
             "power_brake_ns": np.rint(loaded * braked * STEP_NS).astype(np.int64),
             "pcie_tx_bytes": np.rint(loaded * (STEP_S * _PCIE_BYTES_S[0])).astype(np.int64),
             "pcie_rx_bytes": np.rint(loaded * (STEP_S * _PCIE_BYTES_S[1])).astype(np.int64),
-            "pcie_replays": every(0),
+            "pcie_replays": constant(0),
             "ecc_corrected": _RETIRED_ERRORS * self._retired,
             "ecc_uncorrected": self._retired,
         }
