@@ -333,16 +333,17 @@ def _asides(options: CollectOptions, store: str, recorder: StoreRecorder, backen
     here: dict[str, Any] = {"cluster": sampling.cluster, "node": sampling.node}
     every: dict[str, Any] = {**here, "interval_s": sampling.slow_s}
     if isinstance(backend, Simulated):
-        return [NodePower(recorder, [SimulatedMeter(backend)], **every)] if options.node_power else []
+        return [NodePower(recorder, SimulatedMeter(backend), **every)] if options.node_power else []
     if options.backend not in ("nvml", "dcgm") or options.host is not None:
         return []
     memory = {"root": store, **here, "until_ns": time.time_ns()}
     history = NodeHistory(lambda: children.run("whorl.collectors.node_memory:remember_as_child", memory))
-    asides: list[Aside] = [KernelLog(), ExpectedGpus(history)]
+    log_of_kernel = KernelLog()
+    asides: list[Aside] = [ExpectedGpus(history), *([log_of_kernel] if log_of_kernel.readable else [])]
     if options.backend == "nvml":
         asides.append(JobLabels(recorder, history, **every))
     if options.node_power:
-        asides.append(NodePower(recorder, list(node_meters().values()), **every))
+        asides += [NodePower(recorder, meter, **every) for meter in node_meters().values() if meter.reason is None]
     return asides
 
 

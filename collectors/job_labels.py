@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -78,9 +77,9 @@ class _Sighting:
 
 
 class JobLabels:
-    """Looks every `interval_s` seconds which Slurm jobs have processes on the GPUs, in a thread of its own.
+    """Looks every `interval_s` seconds which Slurm jobs have processes on the GPUs.
 
-    A call of the driver that hangs keeps only this thread. An allocation is a job on this node, from the start of its
+    An allocation is a job on this node, from the start of its
     first process on a GPU to the last look at which it had a process there or a cgroup. It is recorded when it is first
     seen, when it has one GPU more, when another job comes to its GPU, and when it is over. `proc` and `cgroups` are
     where these file systems are.
@@ -100,40 +99,27 @@ class JobLabels:
     ) -> None:
         self._recorder, self._history = recorder, history
         self._cluster, self._node = cluster, node
-        self._interval_ns = round(interval_s * 1e9)
+        self.interval_s = interval_s
         self._proc, self._cgroups = Path(proc), Path(cgroups)
         self._clock = clock or SystemClock()
-        self._due_ns = 0  # by the steady clock
-        self._thread: threading.Thread | None = None
-        self._sighting: _Sighting | None = None
         self._sampled_us: dict[str, int] = {}  # by GPU: until when the driver's samples of busy time were read
         self._jobs: dict[str, _LiveJob] | None = None  # by job id; None: not known yet what ran before
         self._recorded_ns = 0
 
     def look(self, devices: Sequence[Device]) -> list[Event]:
-        """Record what the last look found, and begin another one where it is due. There are no events."""
-        if self._history.loading or (self._thread is not None and self._thread.is_alive()):
-            return []
+        """Record what is there. There are no events."""
         if self._jobs is None:
             self._jobs = self._remembered()
-        if self._sighting is not None:
-            sighting, self._sighting = self._sighting, None
-            self._take_in(sighting, self._jobs)
-        now_ns = self._clock.steady()
-        if now_ns >= self._due_ns:
-            self._due_ns = now_ns + self._interval_ns
-            parents = {device.parent for device in devices}
-            gpus = [device.gpu for device in devices if device.gpu not in parents]
-            self._thread = threading.Thread(target=self._see, args=(gpus,), name="whorl-jobs", daemon=True)
-            self._thread.start()
+        parents = {device.parent for device in devices}
+        self._take_in(self._see(device.gpu for device in devices if device.gpu not in parents), self._jobs)
         return []
 
     def close(self) -> None:
         """Leave the jobs running in the store: the next collector of this node goes on, or says when they ended."""
 
-    # -- what is there, in a thread of its own ------------------------------------------------------------
+    # -- what is there ------------------------------------------------------------------------------------
 
-    def _see(self, gpus: Iterable[str]) -> None:
+    def _see(self, gpus: Iterable[str]) -> _Sighting:
         sighting = _Sighting(self._clock.wall())
         for folder in _FOLDERS:
             sighting.alive |= {path.name.removeprefix("job_") for path in self._cgroups.glob(folder)}
@@ -145,7 +131,7 @@ class JobLabels:
                 if job and (began_ns := self._start_of(process)) is not None:
                     sighting.began_ns[job] = min(began_ns, sighting.began_ns.get(job, began_ns))
             sighting.busy[gpu] = busy
-        self._sighting = sighting
+        return sighting
 
     def _processes(self, gpu: str) -> dict[int, float]:
         """The processes on a GPU, and how busy each kept it since the last look, where the driver says that."""

@@ -153,6 +153,8 @@ class KernelLog:
     Nothing waits: `look` reads what is there. `readable` says whether there is anything to read.
     """
 
+    interval_s = 2.0
+
     def __init__(self, path: str | None = None, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._child: subprocess.Popen[bytes] | None = None

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from ..errors import StoreError
 from ..store.events import Event
 from ..store.vocabulary import EventKind
-from .clock import Clock, SystemClock
 from .kernel_log import bus_address
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ log = logging.getLogger(__name__)
 
 REMEMBERED_NS = 30 * 86_400 * 10**9
 """A GPU that was seen on a node is expected there for so long."""
-_AGAIN_NS = 3_600_000_000_000
 _NVIDIA = "0x10de"
 _DISPLAY, _COMPUTE = "0x0300", "0x0302"  # classes of PCI devices that are GPUs
 _DRIVER = "nvidia"
@@ -47,32 +45,35 @@ class RunningJob:
 
 
 class NodeHistory:
-    """The memory of the store, read in a thread of its own; a collector begins without it.
+    """The memory of the store, which is read when it is first asked for: that may take seconds.
 
     `read` gives what `remember_as_child` does.
     """
 
     def __init__(self, read: Callable[[], Mapping[str, Any] | None]) -> None:
-        self.expected: Mapping[str, str | None] = {}
-        """The GPUs that belong on this node, and their PCI addresses."""
-        self.running: list[RunningJob] = []
         self._read = read
-        self._thread = threading.Thread(target=self._load, name="whorl-history", daemon=True)
-        self._thread.start()
+        self._content: Mapping[str, Any] | None = None
+        self._lock = threading.Lock()
 
     @property
-    def loading(self) -> bool:
-        """Whether it is not known yet."""
-        return self._thread.is_alive()
+    def expected(self) -> Mapping[str, str | None]:
+        """The GPUs that belong on this node, and their PCI addresses."""
+        return dict(self._load().get("expected", {}))
 
-    def _load(self) -> None:
-        try:
-            history = self._read() or {}
-        except StoreError as error:
-            log.warning("what the store knows of this node could not be read: %s", error)
-            return
-        self.expected = history.get("expected", {})
-        self.running = [RunningJob(**job) for job in history.get("running", ())]
+    @property
+    def running(self) -> list[RunningJob]:
+        """The jobs that ran by the last record."""
+        return [RunningJob(**job) for job in self._load().get("running", ())]
+
+    def _load(self) -> Mapping[str, Any]:
+        with self._lock:
+            if self._content is None:
+                try:
+                    self._content = self._read() or {}
+                except StoreError as error:
+                    log.warning("what the store knows of this node could not be read: %s", error)
+                    self._content = {}
+            return self._content
 
 
 class ExpectedGpus:
@@ -83,27 +84,25 @@ class ExpectedGpus:
     this process may not use, as in a job that has some GPUs of the node, is not missed.
     """
 
-    def __init__(self, history: NodeHistory, *, root: str = "/", clock: Clock | None = None) -> None:
-        self._history, self._root, self._clock = history, Path(root), clock or SystemClock()
-        self._due_ns = 0  # by the steady clock
+    interval_s = 3600.0
+
+    def __init__(self, history: NodeHistory, *, root: str = "/") -> None:
+        self._history, self._root = history, Path(root)
         self._missed: set[str | None] = set()  # keys or PCI addresses of which there is an event
 
     def look(self, devices: Sequence[Device]) -> list[Event]:
         """The GPUs that are missing beside `devices`, which are all that the driver ever showed in this run."""
-        now_ns = self._clock.steady()
-        if self._history.loading or now_ns < self._due_ns:
-            return []
-        self._due_ns = now_ns + _AGAIN_NS
+        expected = self._history.expected
         gpus = {device.gpu for device in devices}
         addresses = {bus_address(device.row.get("pci_bus_id")) for device in devices}
         on_bus = dict(self._boards())
-        keys = {bus_address(at): gpu for gpu, at in self._history.expected.items()}
+        keys = {bus_address(at): gpu for gpu, at in expected.items()}
         missing: list[tuple[str | None, str | None, str]] = [
             (keys.get(address) or uuid, address, "is on the PCI bus, and the driver does not show it")
             for address, (uuid, usable) in on_bus.items()
             if usable and address not in addresses
         ]
-        for gpu, pci_bus_id in self._history.expected.items():
+        for gpu, pci_bus_id in expected.items():
             address = bus_address(pci_bus_id)
             if gpu not in gpus and (address not in on_bus or address in addresses):
                 place = "another GPU is in its place" if address in addresses else "no GPU is in its place"

@@ -1,8 +1,7 @@
 """The power of this node, read beside its GPUs: rows of the table `node_power`.
 
 A meter is a small class. `read` gives what it shows now, and may take long; `reason` says why it shows nothing here,
-for `whorl doctor`. Each is read in a thread of its own, so that neither a tick of the GPUs nor another meter waits for
-a BMC that is slow; what they showed is stored at the next look.
+for `whorl doctor`. Each is an aside of its own: neither a tick of the GPUs nor another meter waits for a slow BMC.
 """
 
 from __future__ import annotations
@@ -11,12 +10,9 @@ import contextlib
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 from ..store.node_power import dcmi_watts
@@ -200,46 +196,21 @@ def node_meters(root: str = "/", clock: Clock | None = None) -> dict[str, MeterR
 
 
 class NodePower:
-    """Stores what meters of a node show every `interval_s`, `LEAST_S` at least; those with a reason are left out."""
+    """Stores what a meter of a node shows, every `interval_s` but not more often than every `LEAST_S`."""
 
     def __init__(
-        self,
-        recorder: RowRecorder,
-        meters: Sequence[MeterReader],
-        *,
-        cluster: str,
-        node: str,
-        interval_s: float = LEAST_S,
-        clock: Clock | None = None,
+        self, recorder: RowRecorder, meter: MeterReader, *, cluster: str, node: str, interval_s: float = LEAST_S
     ) -> None:
-        self._recorder, self._meters = recorder, [meter for meter in meters if meter.reason is None]
-        self._cluster, self._node, self._clock = cluster, node, clock or SystemClock()
-        self._interval_ns = round(max(interval_s, LEAST_S) * 1e9)
-        self._due_ns = 0  # by the steady clock
-        self._threads: dict[int, threading.Thread] = {}  # by position in `_meters`
-        self._waiting: SimpleQueue[PowerReading] = SimpleQueue()
+        self._recorder, self._meter = recorder, meter
+        self._cluster, self._node = cluster, node
+        self.interval_s = max(interval_s, LEAST_S)
 
     def look(self, devices: Sequence[Device]) -> list[Event]:  # noqa: ARG002 - of the node, not of its GPUs
-        """Store what the meters showed since the last look, and read those that are due. There are no events."""
-        readings = [self._waiting.get() for _ in range(self._waiting.qsize())]
-        if readings:
-            names = [column.name for column in fields(PowerReading)]
-            rows = [asdict(reading) for reading in readings]
-            columns = {name: [row[name] for row in rows] for name in names}
-            common = {"cluster": [self._cluster] * len(rows), "node": [self._node] * len(rows)}
-            self._recorder.append_rows(common | columns, "node_power")
-        if self._clock.steady() >= self._due_ns:
-            self._due_ns = self._clock.steady() + self._interval_ns
-            for number, meter in enumerate(self._meters):
-                if number not in self._threads or not self._threads[number].is_alive():
-                    thread = threading.Thread(target=partial(self._read, meter), name="whorl-node-power", daemon=True)
-                    self._threads[number] = thread
-                    thread.start()
+        """Read the meter and store what it shows. There are no events."""
+        if readings := self._meter.read():
+            rows = [{"cluster": self._cluster, "node": self._node} | asdict(reading) for reading in readings]
+            self._recorder.append_rows({name: [row[name] for row in rows] for name in rows[0]}, "node_power")
         return []
 
-    def _read(self, meter: MeterReader) -> None:
-        for reading in meter.read():
-            self._waiting.put(reading)
-
     def close(self) -> None:
-        """A meter that still hangs is left to its thread, which ends with the process."""
+        """Nothing is open."""

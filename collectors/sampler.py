@@ -1,9 +1,9 @@
 """The one loop: reads a backend on a fixed time grid, records what it gives, and notices what changes.
 
-Three threads share the work. The polling thread reads and records. It is a daemon: a call that never returns can
-neither stop the loop nor keep the process from ending. When a call hangs, the watching thread (the one in `run`) gives
-its thread up and starts a fresh one, which goes on without the GPU, or with another connection; the old thread says so
-if the call ever returns. What may take long and waits for nobody, as storing identities, is done by a third thread.
+Threads share the work. The polling thread reads and records. It is a daemon: a call that never returns can neither stop
+the loop nor keep the process from ending. When a call hangs, the watching thread (the one in `run`) gives its thread up
+and starts a fresh one, which goes on without the GPU, or with another connection; the old thread says so if the call
+ever returns. What may take long and waits for nobody is done by others: one stores identities, and each aside has one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .recording import EVERY, QUICK, Columns, Row, ticks_of
 log = logging.getLogger(__name__)
 
 # What a call can hang in, besides a GPU or a connection.
-STORE, LIST, ANNOUNCED, LEAVING, ASIDES = "the store", "the list of GPUs", "the driver's events", "leaving", "asides"
+STORE, LIST, ANNOUNCED, LEAVING = "the store", "the list of GPUs", "the driver's events", "leaving"
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LEAST_INTERVAL_S, _MOST_INTERVAL_S = 0.02, 86_400.0
 _LEAST_HUNG_S = 0.1  # busy machines keep a call waiting for that long
@@ -43,8 +43,7 @@ _LONGEST_NS = 600_000_000_000  # between two fresh connections while others hang
 _MOST_HANGING = 16  # connections; more of them help nobody
 _WATCH_S = 2.5  # between two looks whether a call hangs: a thread that wakes up costs as much as a third of a sweep
 _LOOK_S = 0.5  # the same where somebody looks on
-_ASIDES_S = 2.0  # between two looks at the asides
-_LEAVING_S = 2.0
+_LEAVING_S = 2.0  # how long the end waits for a call that leaves the source, and for asides
 _STORING_S = 60.0  # how long the end waits for identities to be stored
 
 
@@ -59,7 +58,12 @@ class Recorder(Protocol):
 
 
 class Aside(Protocol):
-    """What is looked at besides the GPUs, every other second, in a thread that no reading waits for."""
+    """What is looked at besides the GPUs: at the start, every `interval_s` seconds, and at the end.
+
+    Each has a thread of its own, so `look` may take long, or hang.
+    """
+
+    interval_s: float
 
     def look(self, devices: Sequence[Device]) -> list[Event]: ...
 
@@ -168,8 +172,8 @@ class Sampler:
         self._unjudged: list[tuple[SeenDevice, int, Sequence[int], int]] = []
         """Readings that `Quality` has not noted: GPU, time (UTC ns), values of `quality.READ`, which of them count."""
         self._unread: list[SeenDevice] = []  # whole GPUs that are not, and have a row without numbers at every tick
-        self._wake = threading.Event()
-        self._new_identities, self._identifying = False, False
+        self._new_identities = threading.Event()
+        self._over = threading.Event()
         self._meet(list(backend.devices() if devices is None else devices))
 
     def pace(self, interval_s: float) -> None:
@@ -220,8 +224,13 @@ class Sampler:
         self._start = self._slow_due = self._chores_due = self._clock.steady()
         self._look_due = self._start + self._slow
         self._total = None if duration_s is None else max(1, round(duration_s * 1e9 / self._interval))
-        beside = threading.Thread(target=self._beside, name="whorl-beside", daemon=True)
-        beside.start()
+        storing = threading.Thread(target=self._beside, args=(self._identify,), name="whorl-identities", daemon=True)
+        looking = [
+            threading.Thread(target=self._beside, args=(self._look_aside, aside), name="whorl-aside", daemon=True)
+            for aside in self._asides
+        ]
+        for thread in (storing, *looking):
+            thread.start()
         self._poller = _Poller(self._poll)
         self._poller.start()
         pause_s = min(_WATCH_S if look is None else _LOOK_S, self._hung / 2e9)
@@ -231,7 +240,8 @@ class Sampler:
             if look is not None:
                 look()
         self._ending = True
-        self._wake.set()
+        self._over.set()
+        self._new_identities.set()
         patience = time.monotonic() + min(self._hung / 1e9, 2.0)
         while self._poller.is_alive() and time.monotonic() < patience:
             self._poller.join(0.05)
@@ -241,9 +251,12 @@ class Sampler:
                 self.stuck_in.setdefault(*busy)
                 self._poller.hung_in = busy[0]
             self._poller = _Poller(self._poll)
-        beside.join(_STORING_S)
-        if beside.is_alive():
-            self.stuck_in.setdefault(STORE if self._identifying else ASIDES, self._clock.steady())
+        storing.join(_STORING_S)
+        if storing.is_alive():
+            self.stuck_in.setdefault(STORE, self._clock.steady())
+        patience = time.monotonic() + _LEAVING_S
+        for thread in looking:
+            thread.join(max(0.0, patience - time.monotonic()))
         if self._failure is not None:
             if isinstance(self._failure, DeviceError) and not self.waiting_for_store:  # what led to it is told
                 self.write_events()
@@ -579,9 +592,8 @@ class Sampler:
             if gpu.silent is None or profiles:
                 gpu.profiles = profiles
         if changed:
-            self._new_identities = True
+            self._new_identities.set()
             self._slow_due = 0
-            self._wake.set()
         self._choose()
         return gone
 
@@ -613,25 +625,36 @@ class Sampler:
             duration_ns = self._hung if kind is EventKind.HUNG else None
             self._events.tell(Event(kind, None, why, duration_ns=duration_ns))
 
-    # -- the thread that nobody waits for -----------------------------------------------------------------
+    # -- threads that nobody waits for --------------------------------------------------------------------
 
-    def _beside(self) -> None:
-        """Store who the devices are when that changes, and look at the asides."""
+    def _beside(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Do the work of such a thread."""
         try:
-            over = False
-            while not over:
-                self._wake.wait(_ASIDES_S)
-                self._wake.clear()
-                over = self._ending
-                if self._new_identities:
-                    self._new_identities, self._identifying = False, True
-                    self._recorder.identify(self.devices, self._clock.wall())
-                    self._identifying = False
-                for aside in self._asides:
-                    for event in aside.look(self.devices):
-                        self._events.tell(event, aside)
+            work(*arguments)
         except BaseException as error:  # handed to the watching thread, which raises it
             self._failure, self._ending = self._failure or error, True
+
+    def _identify(self) -> None:
+        """Store who the devices are when that changes."""
+        stored: list[Device] | None = None
+        while True:
+            is_over = self._over.is_set()
+            if (devices := self.devices) != stored:
+                stored = devices
+                self._recorder.identify(devices, self._clock.wall())
+            if is_over:
+                return
+            self._new_identities.wait()
+            self._new_identities.clear()
+
+    def _look_aside(self, aside: Aside) -> None:
+        while True:
+            is_over = self._over.is_set()
+            for event in aside.look(self.devices):
+                self._events.tell(event, aside)
+            if is_over:
+                return
+            self._over.wait(aside.interval_s)
 
     # -- events -------------------------------------------------------------------------------------------
 

@@ -254,14 +254,32 @@ def test_a_gpu_without_a_clock_of_its_own_that_is_not_listed_has_a_row_at_every_
     assert kept.kinds() == ["lost"]
 
 
-def test_events_of_the_source_and_of_asides_are_stored() -> None:
+def test_events_of_the_source_and_of_asides_are_stored_also_beside_one_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("whorl.collectors.sampler._LEAVING_S", 0.5)
+    released = threading.Event()
+
+    class Hanging:
+        interval_s = 60.0
+
+        def look(self, devices: Sequence[Device]) -> list[Event]:
+            released.wait(20)
+            return []
+
+        def close(self) -> None: ...
+
     class Log:
+        interval_s = 60.0
+
         def look(self, devices: Sequence[Device]) -> list[Event]:
             return [Event(EventKind.XID, devices[0].gpu, "from the log", T0 + 1, code=63)]
 
     xid = Event(EventKind.XID, "GPU-b", "XID 79: the GPU has fallen off the bus", T0, code=79)
     last = Event(EventKind.HEALTH, "GPU-a", "all in all", T0, code=2)
-    kept = played(Script([[power("GPU-a", T0), xid]], last=[last]), asides=[Log()])
+    kept = played(Script([[power("GPU-a", T0), xid]], last=[last]), asides=[Hanging(), Log()])
+    assert not released.is_set()
+    released.set()
     events = [(e["kind"], e["gpu"], e["code"], e["n"], e["node"]) for e in kept.events]
     assert ("xid", "GPU-b", 79, None, "n") in events
     assert ("health", "GPU-a", 2, None, "n") in events

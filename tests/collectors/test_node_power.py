@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,16 +67,15 @@ class Made:
         assert table == "node_power"
         self.rows += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def power(self) -> NodePower:
-        meters = list(node_meters(str(self.root), self.clock).values())
-        return NodePower(self, meters, cluster="c", node="n1", clock=self.clock)
+    def meters(self) -> list[NodePower]:
+        meters = node_meters(str(self.root), self.clock).values()
+        return [NodePower(self, meter, cluster="c", node="n1") for meter in meters if meter.reason is None]
 
-    def after(self, power: NodePower, count: int) -> list[dict[str, Any]]:
-        """The rows that a reading adds, once there are so many."""
+    def after(self, power: Sequence[NodePower]) -> list[dict[str, Any]]:
+        """The rows that a reading of meters adds."""
         before = len(self.rows)
-        while len(self.rows) < before + count:
-            power.look([])
-            time.sleep(0.01)
+        for meter in power:
+            assert meter.look([]) == []
         return self.rows[before:]
 
 
@@ -99,8 +97,8 @@ def test_every_meter_of_a_node_is_read_and_its_counters_do_not_wrap(
     node.write("sys/class/hwmon/hwmon3/device/power1_average", 412_000_000)
     node.write("sys/class/hwmon/hwmon3/device/power1_average_interval", 1000)
     node.ipmitool(monkeypatch, f'test "$*" = "dcmi power reading" && cat <<E\n{ANSWER.format(415, "activated")}\nE')
-    power = node.power()
-    rows = node.after(power, 6)
+    power = node.meters()
+    rows = node.after(power)
     keys = ("source", "covers", "part", "power_mw", "window_ms", "energy_mj")
     assert sorted(tuple(row[key] for key in keys) for row in rows) == [
         ("hwmon", "node", None, 412_000, 1000, None),
@@ -112,30 +110,21 @@ def test_every_meter_of_a_node_is_read_and_its_counters_do_not_wrap(
     ]
     assert {(row["cluster"], row["node"], row["ts"]) for row in rows} == {("c", "n1", Later.now_ns)}
     node.zone("0", "package-0", 10_000_000)  # it went on from 0 at its range
-    power.look([])
-    assert len(node.rows) == 6, "nothing is read before it is due"
     node.clock.now_ns += 10_000_000_000
-    (package,) = [row for row in node.after(power, 6) if row["part"] == "0" and row["covers"] == "cpu"]
+    (package,) = [row for row in node.after(power) if row["part"] == "0" and row["covers"] == "cpu"]
     assert package["energy_mj"] == 262_143_000 + 328 + 10_000
 
 
-def test_a_bmc_that_hangs_keeps_nothing_else_and_is_left_alone_after_three_failures(
-    node: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node.zone("0", "package-0", 1_000_000)
+def test_a_bmc_that_hangs_is_left_alone_after_three_failures(node: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     node.ipmitool(monkeypatch, f"echo x >> {node.root}/asked\nexec sleep 60")
     monkeypatch.setattr("whorl.collectors.node_power._PATIENCE_S", 0.2)
-    power, asked = node.power(), node.root / "asked"
+    power, asked = node.meters(), node.root / "asked"
     for turn in range(5):
-        assert [row["source"] for row in node.after(power, 1)] == ["rapl"]
-        for thread in power._threads.values():
-            thread.join()
+        assert node.after(power) == []
         assert len(asked.read_text().split()) == min(turn + 1, 3)
         node.clock.now_ns += 10_000_000_000
     node.clock.now_ns += 600_000_000_000
-    node.after(power, 1)
-    for thread in power._threads.values():
-        thread.join()
+    node.after(power)
     assert len(asked.read_text().split()) == 4
 
 
@@ -154,9 +143,7 @@ def test_what_cannot_be_read_has_a_reason(node: Made, monkeypatch: pytest.Monkey
     reasons = [str(meter.reason) for meter in node_meters(str(node.root)).values()]
     for reason, words in zip(reasons, ("only root may read", "gives no number", "ipmitool is not"), strict=True):
         assert words in reason
-    power = node.power()
-    power.look([])
-    assert not power._threads
+    assert node.meters() == []
 
 
 @pytest.mark.parametrize(("watts", "state", "told"), [(0, "activated", None), (9, "deactivated", None)])
@@ -167,11 +154,11 @@ def test_no_power_is_no_reading(watts: int, state: str, told: int | None) -> Non
 def test_a_simulated_node_has_a_meter(node: Made) -> None:
     backend = Simulated(gpus=8)
     gpus = [device.gpu for device in backend.devices()]
-    power = NodePower(node, [SimulatedMeter(backend)], cluster="c", node="n7", clock=node.clock)
+    power = NodePower(node, SimulatedMeter(backend), cluster="c", node="n7")
     power.look([])
     node.clock.now_ns += 10_000_000_000
     shown = [reading for reading in backend.read(gpus, slow=True) if isinstance(reading, Reading)]
-    wall, cpu = node.after(power, 2)
+    wall, cpu = node.after([power])
     assert (wall["node"], wall["source"], wall["covers"], wall["window_ms"]) == ("n7", "simulated", "node_wall", 1000)
     assert (cpu["source"], cpu["covers"], cpu["energy_mj"] >= 0) == ("rapl", "cpu", True)
     assert wall["power_mw"] > 1.2 * sum(reading.values[ROW["power_mw"]] for reading in shown) > 0
