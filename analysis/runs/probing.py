@@ -43,6 +43,7 @@ _MAYBE_EMPTY = (
     "conditions", "versions", "clock_events", "job_id", "mem_clock_mhz", "probe_version", "ended_by", "status_detail",
 )  # fmt: skip
 """Columns that imports leave null: of a large fleet, to read what is not there takes a second and a gigabyte."""
+_MANY_RUNS = 200_000  # from which on it is counted first which of them are there
 _PROGRESS = ("gpus", "probes", "stored_to", "ended")  # columns of `campaigns`
 
 COMPUTE, MEMORY, CACHE, LINK, OTHER = "compute", "memory", "cache", "link", "other"
@@ -368,6 +369,8 @@ def _rows(
     conditions = pl.when(has_conditions).then(pl.struct(map(stated, _STATED))).alias("conditions")
     rows = store.scan("runs").filter(is_chosen & (pl.col("cluster") == cluster))
     rows = rows.select("cluster", *(column for column in _RUNS if column != "conditions"), conditions)
+    if store.collect(rows.select(pl.len())).item() < _MANY_RUNS:
+        return store.collect(rows), {}
     counts = ", ".join(f"count({column}) AS {column}" for column in _MAYBE_EMPTY)
     counted = store.sql(f"SELECT {counts} FROM runs WHERE cluster = {quoted(cluster)}")
     kinds = rows.collect_schema()

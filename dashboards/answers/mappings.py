@@ -5,25 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...analysis.one_gpu.explain import Explained, SharedFinding
-from ...analysis.one_gpu.standing import Line
 from ...analysis.verdicts import Judgement, NotJudged, Smallest, Verdict
-from ...analysis.verdicts.difference import ERROR_RATE, Difference
-from ...analysis.verdicts.fingerprint import Fingerprints
-from ...analysis.verdicts.plan import Planned
 from ...analysis.verdicts.verdict import Change
 from ..documents.evidence import action, because, changed_with, reference, why_none, why_not
-from ..documents.followup import (
-    NodeCommand,
-    difference_notes,
-    passive_ranks,
-    plan_notes,
-    reason,
-    why_not_compared,
-)
-from ..documents.gpu import sittings
+
+if TYPE_CHECKING:
+    from ...analysis.one_gpu.explain import Explained, SharedFinding
+    from ...analysis.one_gpu.standing import Line
+    from ...analysis.verdicts.difference import Difference
+    from ...analysis.verdicts.fingerprint import Fingerprints
+    from ...analysis.verdicts.plan import Planned
+    from ..documents.followup import NodeCommand
 
 FINDING = (
     "level", "name", "gpus", "cluster", "model", "workloads", "kind", "state", "effect_pct", "low_pct", "high_pct", "p",
@@ -104,6 +98,8 @@ def shared(finding_of_several: SharedFinding) -> dict[str, Any]:
 
 
 def _history(line: Line) -> list[dict[str, Any]]:
+    from ..documents.gpu import sittings
+
     return [
         {
             "workload": line.workload,
@@ -147,6 +143,9 @@ def fingerprints(computed: Fingerprints) -> dict[str, Any]:
 
 def difference(changed: Difference) -> dict[str, Any]:
     """The document of `whorl.diff/1`."""
+    from ...analysis.verdicts.difference import ERROR_RATE
+    from ..documents.followup import difference_notes, why_not_compared
+
     steps = [asdict(step) | {"why": why_not_compared(step)} for step in changed.steps]
     return {
         "schema": "whorl.diff/1",
@@ -163,6 +162,8 @@ def difference(changed: Difference) -> dict[str, Any]:
 
 def plan(planned: Planned, todo: Sequence[NodeCommand]) -> dict[str, Any]:
     """The document of `whorl.plan/1`."""
+    from ..documents.followup import passive_ranks, plan_notes, reason
+
     fields = {name: getattr(planned, name) for name in ("cluster", "budget_s", "left_out", "decided")}
     fields |= {"passive": passive_ranks(planned), "probes": list(planned.probes), "notes": list(plan_notes(planned))}
     gpus = [asdict(gpu) | {"reason": reason(gpu, planned.threshold_pct)} for gpu in planned.gpus]
