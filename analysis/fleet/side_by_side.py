@@ -454,38 +454,3 @@ def is_ratio(store: Store, cluster: str, figure: Printed) -> bool:
         f"figure = {quoted(figure.figure)}"
     )
     return bool(store.sql(query).polars().item())
-
-
-# -- a brush ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Range:
-    """The values of a column between two ends, which belong to it."""
-
-    column: str
-    low: float
-    high: float
-
-
-def held(rows: pl.DataFrame, ranges: Sequence[Range], places: Sequence[tuple[str, str]]) -> pl.Series:
-    """Which rows a brush holds, as booleans: those within every range, and at one of the places where there are some.
-
-    `places`: a column (cabinet or node) and its value. A row whose value is missing is in no range. What names no
-    column holds nothing back.
-    """
-    tests = [
-        pl.col(limits.column).is_between(limits.low, limits.high).fill_null(value=False)
-        for limits in ranges
-        if limits.column in rows.columns and rows.schema[limits.column].is_numeric()
-    ]
-    by_column: dict[str, list[str]] = {}
-    for column, value in places:
-        if column in ("cabinet", "node"):
-            by_column.setdefault(column, []).append(value)
-    if by_column:
-        at = [pl.col(column).is_in(values).fill_null(value=False) for column, values in by_column.items()]
-        tests.append(pl.any_horizontal(at))
-    if not tests:
-        return pl.repeat(value=True, n=rows.height, eager=True).alias("held")
-    return rows.select(pl.all_horizontal(tests).alias("held"))["held"]

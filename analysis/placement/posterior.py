@@ -134,10 +134,10 @@ def posterior(runs: LogTimes, rng: np.random.Generator) -> Posterior:
     atoms = atoms_of(runs, scale)
     likelihood = likelihoods(runs, atoms, run_noises(runs, scale, atoms.span(runs)))
     priors = fit_prior(likelihood, atoms, refits, rng)
-    table, row = _quantile_table(likelihood, priors, atoms, alike)
+    table, row, ends = _quantile_tables(likelihood, priors, atoms, alike)
     belief = np.where(alike, 1.0, (table.mean(axis=0) @ MASS)[row])
-    lower, upper = _interval(likelihood, priors, atoms, table, alike)
-    lower, upper = _as_wide_as_its_runs(runs, atoms, alike, np.minimum(lower, belief), np.maximum(upper, belief))
+    lower, upper = np.minimum(ends[:, 0], belief), np.maximum(ends[:, 1], belief)
+    lower, upper = _as_wide_as_its_runs(runs, atoms, alike, lower, upper)
     reason = None if test.repeatable else note("no_repeat", p=test.p)
     return Posterior(belief, lower, upper, test.repeatable, reason, test.p, standing_out, table, row)
 
@@ -563,36 +563,34 @@ def _posteriors(likelihood: Singles, prior: Floats) -> Floats:
     return weights
 
 
-def _quantile_table(likelihood: Singles, priors: list[Floats], atoms: Atoms, alike: Mask) -> tuple[Singles, Ints]:
-    """Quantile functions in scores: a row for each GPU that can be distinguished, and the last row for all others."""
+def _quantile_tables(
+    likelihood: Singles, priors: list[Floats], atoms: Atoms, alike: Mask
+) -> tuple[Singles, Ints, Floats]:
+    """Quantile functions in scores: a row for each GPU that can be distinguished, and the last row for all others; the
+    row of each GPU; and its central 90 %, (gpus, 2), the mean over refits of the prior.
+
+    GPUs that cannot be distinguished share one posterior: the mean of theirs.
+    """
     distinct, pooled = np.flatnonzero(~alike), np.flatnonzero(alike)
     row = np.full(len(alike), len(distinct), dtype=np.intp)
     row[distinct] = np.arange(len(distinct))
     table = np.empty((len(priors), len(distinct) + (len(pooled) > 0), len(PROBABILITIES)), dtype=np.float32)
-    for number, prior in enumerate(priors):
-        for first in range(0, len(distinct), _GPUS):
-            weights = _posteriors(likelihood[distinct[first : first + _GPUS]], prior)
-            table[number, first : first + len(weights)] = np.exp(quantiles(weights, atoms, PROBABILITIES))
-        if len(pooled):
-            # GPUs that cannot be distinguished share one posterior: the mean of theirs.
+    tails, ends = np.array([TAIL, 1.0 - TAIL]), np.empty((len(alike), 2))
+    for first in range(0, len(distinct), _GPUS):
+        gpus = distinct[first : first + _GPUS]
+        mixed = np.zeros((len(gpus), len(atoms.at)))
+        for number, prior in enumerate(priors):
+            weights = _posteriors(likelihood[gpus], prior)
+            table[number, row[gpus]] = np.exp(quantiles(weights, atoms, PROBABILITIES))
+            mixed += weights / len(priors)
+        ends[gpus] = np.exp(quantiles(mixed, atoms, tails))
+    if len(pooled):
+        for number, prior in enumerate(priors):
             weights = _posteriors(likelihood[pooled], prior).mean(axis=0, keepdims=True)
             curve = quantiles(weights, atoms, PROBABILITIES)[0]
             table[number, -1] = np.exp(curve - curve[len(curve) // 2])
-    return table, row
-
-
-def _interval(
-    likelihood: Singles, priors: list[Floats], atoms: Atoms, table: Singles, alike: Mask
-) -> tuple[Floats, Floats]:
-    """The central 90 % of each GPU's posterior, the mean over refits of the prior; of `alike` GPUs that of `table`."""
-    tails = np.array([TAIL, 1.0 - TAIL])
-    ends = np.empty((len(alike), 2))
-    if not alike.all():
-        mixed = sum((_posteriors(likelihood[~alike], prior) for prior in priors), np.zeros(()))
-        ends[~alike] = np.exp(quantiles(mixed / len(priors), atoms, tails))
-    if alike.any():
-        ends[alike] = np.interp(tails, PROBABILITIES, table[:, -1].mean(axis=0))
-    return ends[:, 0].copy(), ends[:, 1].copy()
+        ends[pooled] = np.interp(tails, PROBABILITIES, table[:, -1].mean(axis=0))
+    return table, row, ends
 
 
 def _as_wide_as_its_runs(

@@ -120,7 +120,7 @@ class WorkloadScores:
     def draw_sitting(self, rng: np.random.Generator) -> Floats:
         """(gpus,) the same in another sitting, at another time."""
         moved = np.nan_to_num(self.later) * rng.standard_t(self.freedom, len(self.later))
-        return self.draw(rng) * np.exp(by_gpu(moved, self.unit))
+        return by_gpu(self.posterior.draw(rng) * np.exp(moved), self.unit) * self.usual
 
     @cached_property
     def usual(self) -> Floats:

@@ -75,12 +75,12 @@ def available(store: Store, cluster: str | None = None) -> list[tuple[str, str]]
     A workload is as `measurements` names it: runs of several models or power limits are several.
     """
     keys = ["cluster", "workload"]
-    times = store.scan("results").filter(pl.col("figure") == "time").select("run_id", *keys).drop_nulls(keys)
+    times = store.scan("results").filter(pl.col("figure") == "time").drop_nulls(keys)
     if cluster is not None:
         times = times.filter(pl.col("cluster") == cluster)
     pairs = store.collect(times.select(keys).unique())
-    runs = store.scan("runs").filter(SOUND).drop_nulls(keys).select("run_id", pl.col("gpu", *keys).cast(pl.Categorical))
-    sound = store.collect(runs.join(times, on="run_id", how="semi"))
+    runs = store.scan("runs").filter(SOUND).join(pairs.lazy(), on=keys, how="semi")
+    sound = store.collect(runs.select("run_id", pl.col("gpu", *keys).cast(pl.Categorical)))
     kinds = sound.select(*keys, told_apart(store, sound)["workload"].alias("kind")).unique().cast(pl.String)
     by_kind = pairs.join(kinds, on=keys, how="left").select("cluster", pl.coalesce("kind", "workload")).unique()
     return list(by_kind.sort(by_kind.columns).iter_rows())

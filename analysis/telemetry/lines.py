@@ -9,14 +9,13 @@ of a single reading stays.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...store.vocabulary import CLOCK_EVENTS
-from .extent import last_readings
 from .readings import Bools, Floats, Key, Read, Series, Times, read, shown
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ POINTS = 30_000
 """Of all lines of an answer together: half a megabyte."""
 _LEAST, _MOST = 240, 4_000  # of one line
 _SPANS = 2_000  # of an answer
-_AGAIN = 2  # stretches of time that are read once more, for readings that came late
 _PAUSE_NS, _STEPS = 10_000_000_000, 5
 _MARGIN = 0.05  # of the range before and after it, so that lines enter and leave it
 MARGIN_NS = 60_000_000_000
@@ -50,11 +48,6 @@ class Line:
     """Of how many readings it is made."""
     step_ns: int | None
     """How far they usually are apart."""
-
-    def after(self, at: int) -> Line:
-        """Its points from `at` on, with the gap right before them."""
-        later = self.ts >= at - 1
-        return replace(self, ts=self.ts[later], value=self.value[later])
 
 
 @dataclass(frozen=True)
@@ -266,41 +259,7 @@ def _parted(near: Bools, places: Places) -> Bools:
     return parted
 
 
-# -- what came since ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Tail:
-    """What came since. Each line replaces what a figure shows of it from `since` on. A GPU without news has no line."""
-
-    since: int
-    until: int
-    lines: tuple[Line, ...]
-    last: dict[Key, int]
-    """When the last reading of each GPU was taken, ns since 1970."""
-
-
-def following(
-    store: Store,
-    keys: Sequence[Key],
-    metrics: Sequence[str],
-    read_before: Mapping[Key, int],
-    width_ns: int,
-    window_ns: int,
-) -> Tail:
-    """What came after `known`, the last reading of each GPU when it was read before.
-
-    `width_ns` is that of the lines which this goes on with. Only readings of the last `window_ns` are read.
-    """
-    last = last_readings(store, keys)
-    until = max(last.values(), default=0) + 1
-    changed = [key for key in keys if last.get(key, 0) > read_before.get(key, 0)]
-    oldest = min((read_before.get(key, 0) for key in changed), default=until)
-    since = max(oldest // width_ns - _AGAIN, (until - window_ns) // width_ns) * width_ns
-    if not changed:
-        return Tail(until, until, (), last)
-    read_lines = lines(store, changed, metrics, since, until, width_ns=width_ns)
-    return Tail(since, until, tuple(line.after(since) for line in read_lines.lines), last)
+# -- what came last -----------------------------------------------------------------------------------------------
 
 
 def silent_since(last: Mapping[Key, int], steps: Mapping[Key, int | None], now: int) -> dict[Key, int]:

@@ -9,9 +9,7 @@ import pytest
 
 from whorl.analysis.fleet.side_by_side import (
     Printed,
-    Range,
     beside,
-    held,
     is_ratio,
     of_print,
     printed,
@@ -119,24 +117,6 @@ def test_figures_of_the_fingerprint_are_apart_from_the_median_of_the_model(two: 
     assert not is_ratio(two, CLUSTER, known["wrong_results"])
     assert wrong["wrong_results_apart"].to_list() == wrong["wrong_results"].to_list(), "0 is the median: a difference"
     assert wrong["wrong_results_low"].is_null().all()
-
-
-def test_a_brush_holds_what_is_in_all_ranges_and_at_one_of_the_places() -> None:
-    rows = pl.DataFrame(
-        {"x": [1.0, 2.0, 3.0, None], "y": [1, 2, 3, 4], "node": ["a", "b", None, "a"], "cabinet": ["c", "c", "d", None]}
-    )
-
-    def numbers(ranges: list[Range], places: list[tuple[str, str]]) -> list[int]:
-        return held(rows, ranges, places).arg_true().to_list()
-
-    assert numbers([], []) == [0, 1, 2, 3]
-    assert numbers([Range("x", 2.0, float("inf"))], []) == [1, 2], (
-        "an end belongs to it; what is missing is in no range"
-    )
-    assert numbers([Range("x", 1, 2), Range("y", 2, 9)], []) == [1]
-    assert numbers([], [("node", "a"), ("cabinet", "d")]) == [0, 2, 3]
-    assert numbers([Range("x", 0, 9)], [("node", "a")]) == [0]
-    assert numbers([Range("gone", 0, 1), Range("node", 0, 1)], [("uuid", "a")]) == [0, 1, 2, 3]
 
 
 def test_the_trend_has_each_campaign_beside_all_of_them(two: Store) -> None:

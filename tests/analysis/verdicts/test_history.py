@@ -125,6 +125,18 @@ def test_a_step_and_a_drift_have_names_of_their_own(tmp_path: Path) -> None:
     }
 
 
+def test_a_drift_over_weeks_is_a_drift_and_no_step(tmp_path: Path) -> None:
+    past = Past(weeks=12)
+    past.times[20] *= (1 + 0.005 * np.arange(12))[:, None]
+    found = past.found(tmp_path / "S")
+    (drift,) = found.drifts
+    assert (drift.gpu, found.changes, found.steps) == ("g20", (), ())
+    assert drift.low_pct is not None
+    assert drift.high_pct is not None
+    assert drift.low_pct < 0.5 * 11 < drift.high_pct
+    assert [value.value for value in drift.measured if value.figure == Quantity.SPAN] == pytest.approx([77], abs=0.1)
+
+
 def test_a_driver_that_costs_every_gpu_the_same_is_one_finding(tmp_path: Path) -> None:
     """Half of the fleet gets it two weeks before the other half; a GPU that changed by itself is still seen."""
     past = Past()

@@ -1,4 +1,4 @@
-"""What came since: readings in journals, added to lines so that these are what a whole reading would give."""
+"""Of which times a store holds readings, those in journals too, and which of them are meant."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 from whorl.analysis.telemetry.extent import extent, last_hour, meant, newest
-from whorl.analysis.telemetry.lines import Line, following, lines
 from whorl.analysis.telemetry.readings import Key
 from whorl.errors import QueryError
 from whorl.store import Store
@@ -28,42 +27,6 @@ def _rows(seconds: list[float], gpu: str = "GPU-a") -> pa.RecordBatch:
     }
     (batch,) = arrow_rows("telemetry", {**rows, "power_mw": power}).to_batches()
     return batch
-
-
-def _added(line: Line, since: int, more: Line | None) -> tuple[list[int], list[float]]:
-    """As the browser adds them."""
-    kept = line.ts < since if more is not None else np.ones(len(line.ts), bool)
-    ts, value = line.ts[kept].tolist(), line.value[kept].tolist()
-    return (ts, value) if more is None else (ts + more.ts.tolist(), value + more.value.tolist())
-
-
-def test_lines_that_are_added_to_are_as_if_read_at_once(store: Store) -> None:
-    with store.journal("n1", background=False) as journal:
-        journal.append_batch(_rows([one / 2 for one in range(100)]))
-        journal.append_batch(_rows([0.0, 1.0], "GPU-b"))
-        known: dict[Key, int] = {KEYS[0]: BEGAN + round(49.5 * S), KEYS[1]: BEGAN + S}
-        now = lines(store, KEYS, ["power_mw"], BEGAN - WINDOW, BEGAN + 50 * S, width_ns=WIDTH)
-        line = now.lines[0]
-        for began, ended in ((100, 103), (103, 190), (230, 260)):  # a gap of 20 s before the last ones
-            journal.append_batch(_rows([one / 2 for one in range(began, ended)]))
-            tail = following(store, KEYS, ["power_mw"], known, WIDTH, WINDOW)
-            assert [one.key for one in tail.lines] == [KEYS[0]], "nothing came of the other GPU"
-            assert tail.until - tail.since < 60 * S, "only what came since is read"
-            ts, value = _added(line, tail.since, tail.lines[0])
-            line = Line(line.key, line.metric, np.array(ts), np.array(value), 0, None)
-            known = tail.last
-        every = lines(store, KEYS, ["power_mw"], BEGAN - WINDOW, BEGAN + 130 * S, width_ns=WIDTH).lines[0]
-    assert (line.ts.tolist(), np.isnan(line.value).tolist()) == (every.ts.tolist(), np.isnan(every.value).tolist())
-    assert np.nan_to_num(line.value) == pytest.approx(np.nan_to_num(every.value))
-    assert np.count_nonzero(np.isnan(every.value)) == 1
-
-
-def test_after_a_long_sleep_only_the_window_is_read(store: Store) -> None:
-    with store.journal("n1", background=False) as journal:
-        journal.append_batch(_rows([float(one) for one in range(2000)]))
-        tail = following(store, KEYS, ["power_mw"], {KEYS[0]: BEGAN + S}, WIDTH, WINDOW)
-    assert tail.until - tail.since <= WINDOW + WIDTH
-    assert tail.lines[0].ts[0] >= tail.since - 1
 
 
 def test_the_extent_counts_readings_in_journals(store: Store) -> None:
