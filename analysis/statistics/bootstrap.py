@@ -78,7 +78,7 @@ class Resampled:
 
     def _places(self, drawn: npt.NDArray[np.int32]) -> list[float]:
         """P5, Q1, median, Q3, P95, the two whisker ends and the largest value of one replicate."""
-        reach = np.cumsum(drawn[self.unit])  # how many values of the resample stand up to each of `ordered`
+        reach = np.cumsum(drawn.take(self.unit), dtype=drawn.dtype)  # how many values of the resample stand up to each of `ordered`
         last = int(reach[-1]) - 1
 
         def at(places: npt.ArrayLike) -> Floats:
@@ -92,8 +92,8 @@ class Resampled:
         fence = 1.5 * (quantiles[3] - quantiles[1])
         first = np.searchsorted(self.ordered, quantiles[1] - fence, side="left")
         past = np.searchsorted(self.ordered, quantiles[3] + fence, side="right")
-        before = np.append(0, reach)[[first, past]]
-        return [*quantiles, *at([before[0], before[1] - 1, last])]
+        before_first, before_past = (int(reach[place - 1]) if place else 0 for place in (first, past))
+        return [*quantiles, *at([before_first, before_past - 1, last])]
 
 
 def logarithms(weights: Floats, columns: Floats, centre: float) -> dict[str, Floats]:
