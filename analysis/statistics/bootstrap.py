@@ -78,7 +78,8 @@ class Resampled:
 
     def _places(self, drawn: npt.NDArray[np.int32]) -> list[float]:
         """P5, Q1, median, Q3, P95, the two whisker ends and the largest value of one replicate."""
-        reach = np.cumsum(drawn.take(self.unit), dtype=drawn.dtype)  # how many values of the resample stand up to each of `ordered`
+        # How many values of the resample stand up to each of `ordered`.
+        reach = np.cumsum(drawn.take(self.unit), dtype=drawn.dtype)
         last = int(reach[-1]) - 1
 
         def at(places: npt.ArrayLike) -> Floats:
