@@ -58,8 +58,7 @@ def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:
     _status(sheet)
     measured = [item for item in bound.values() if item.meaning.kind == "number" and not item.lenient]
     numbers(sheet, measured, minus_one=True, required="time", unless=pl.col("=status") != Outcome.OK.value)
-    for lost in further_numbers(sheet, [item for item in bound.values() if item.lenient]):
-        del bound[lost.meaning.name]
+    further_numbers(sheet, [item for item in bound.values() if item.lenient])
     if "began" in bound:
         times(sheet, bound["began"], minus_one=True, stream=False)
     elif sheet.options.at is not None:

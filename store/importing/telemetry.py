@@ -58,7 +58,7 @@ def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:
         numbers(sheet, [item], minus_one=False)
         sheet.frame = sheet.frame.drop(item.column)
     limits = [b for b in bound.values() if b.meaning.kind == "limit"]
-    lost = further_numbers(sheet, limits)
+    further_numbers(sheet, limits)
     lines = pl.Series(LINE, [sheet.line(key) for key in sheet.frame[LINE]], pl.Int64) if sheet.lines else LINE
     went_back = happened.set_back(
         sheet.frame.select(lines, pl.col("=gpu").alias("gpu"), pl.col("=timestamp").alias("ts"))
@@ -74,7 +74,7 @@ def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:
         *(
             pl.col(parsed(b.meaning)).round().cast(pl.Int64).alias(b.meaning.column)
             for b in (*metrics, *limits)
-            if b not in lost
+            if b.meaning.name in sheet.bound
         ),
         pl.col(LINE),
     ]

@@ -91,12 +91,11 @@ def numbers(
     sheet.refuse(*rules)
 
 
-def further_numbers(sheet: Sheet, items: Sequence[Bound]) -> list[Bound]:
-    """Parse columns that must cost neither a row nor the file; returns those that do not hold what their names say.
+def further_numbers(sheet: Sheet, items: Sequence[Bound]) -> None:
+    """Parse columns that must cost neither a row nor the file; those that do not hold what their names say are ignored.
 
     Of the others, a value that cannot be becomes NULL, and a note counts them.
     """
-    lost = []
     for bound in items:
         column = parsed(bound.meaning)
         try:
@@ -105,7 +104,7 @@ def further_numbers(sheet: Sheet, items: Sequence[Bound]) -> list[Bound]:
             sheet.placeholders.pop(bound.column, None)
             sheet.units.pop(bound.column, None)
             sheet.notes.append(f"{bound.column} is not stored: {str(error).removeprefix(f'{sheet.file}: ')}")
-            lost.append(bound)
+            del sheet.bound[bound.meaning.name]
             continue
         wrong = ~pl.col(missing(bound.meaning)) & ~_inside(bound)
         (number,) = sheet.counts(wrong)
@@ -114,7 +113,6 @@ def further_numbers(sheet: Sheet, items: Sequence[Bound]) -> list[Bound]:
             sheet.frame = sheet.frame.with_columns(pl.when(~wrong).then(pl.col(column)).alias(column))
             values = f"{number} {'value' if number == 1 else 'values'} cannot be the {bound.meaning.description}"
             sheet.notes.append(f"{bound.column}: {values}, so NULL is stored (first line {first})")
-    return lost
 
 
 def _parse(sheet: Sheet, bound: Bound, *, minus_one: bool, counted: bool) -> bool:
