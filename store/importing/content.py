@@ -14,7 +14,7 @@ import re
 import stat
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ import polars as pl
 
 from ...errors import InputError
 from ..events import Event
+from .lines import HOST, tell_apart
 from .meanings import METRIC_KINDS, Bound, split_label
 from .options import Options
 
@@ -45,7 +46,6 @@ _OF_EXCEL = re.compile(r"^\s*\"?sep=.\"?\s*$", re.IGNORECASE)  # a line that tel
 _OF_INFLUX = ("#group,", "#datatype,", "#default,")  # lines in front of the header of InfluxDB
 _PIECE_LINES = 1 << 18  # that are cut at once
 _VALUE = r"[0-9]{4}[-/]|[-+]?[0-9]+(?:\.[0-9]*)?(?: *(?:W|MHz|MiB|%|C))?$"  # what no column is called
-_LINES = re.compile("^.*$", re.MULTILINE)
 _UTF16 = re.compile(
     rb"(?P<little>\xff\xfe|(?:[^\x00]\x00){8})|(?P<big>\xfe\xff|(?:\x00[^\x00]){8})"
 )  # a mark of its byte order, or zeros beside the first characters
@@ -185,13 +185,6 @@ def read(path: Path) -> Sheet:
     return cut(path, load(path), Options())
 
 
-def written(text: str) -> Iterator[tuple[int, str]]:
-    """The lines of a text that are not blank, each with its number. They are cut one by one: a text may be large."""
-    for number, line in enumerate(_LINES.finditer(text), start=1):
-        if (content := line[0]).strip():
-            yield number, content
-
-
 def shown(path: Path) -> str:
     """The name of a file, which may not be UTF-8."""
     return path.name.encode("utf-8", "backslashreplace").decode()
@@ -247,6 +240,8 @@ def _lines(content: bytes, path: Path) -> pl.DataFrame:
 
 def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path) -> None:
     option = sheet.options.header
+    table = tell_apart(table, sheet.file)
+    hosts = table.drop_nulls(HOST).select(LINE, HOST)
     if _OF_EXCEL.match(table["text"][0]) and table.height > 1:
         table = table.slice(1)
     table = _without_comments(table)
@@ -283,6 +278,10 @@ def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path) -> None:
     table = table.filter(~no_row) if messages.height else table
     sheet.frame = _fields(table, delimiter, sheet, path)
     sheet.names = [name for name in sheet.names if name]
+    if hosts.height and "node" not in sheet.names:
+        sheet.frame = sheet.frame.join(hosts.rename({HOST: "node"}), on=LINE, how="left", maintain_order="left")
+        sheet.frame = sheet.frame.with_columns(pl.col("node").fill_null(""))
+        sheet.names.append("node")
 
 
 def _sentences_in_front(table: pl.DataFrame) -> int:

@@ -2,9 +2,9 @@
 
 A format is known from the head of the file's content, never from the name of the file. Its reader turns the content
 into rows whose columns are named after their meanings (`rows.py`); units, identities, refusals, duplicates, provenance
-and reports are those of all imports. `tools/omnistat.py` is a short one to begin from. What stands before a line
-is read by `rows.by_host` (the host), `rows.front` (a host and a time) and `times.Times` (a time in any
-spelling, or from --at and --every).
+and reports are those of all imports. `tools/omnistat.py` is a short one to begin from. A reader gets the
+lines of one host after the other (`lines.py`); a time before a line is read by `times.Times`, in any spelling, or from
+--at and --every.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Literal
 import polars as pl
 
 from ...errors import InputError
-from . import allocations, content, node_power
+from . import allocations, content, lines, node_power
 from .content import LINE, RECORD, Content, Sheet
 from .options import Options
 from .rows import Rows
@@ -123,7 +123,8 @@ def read(loaded: Content, options: Options) -> Sheet:
     front = _MESSAGES.match(loaded.data)
     begin = front.end() if front else 0
     head = loaded.data[begin : begin + HEAD].decode("utf-8-sig", "replace")
-    known = next((known for known in FORMATS if known.fits(head)), None)
+    _, first_of_host, _ = lines.by_host(head, path.name)[0]
+    known = next((known for known in FORMATS if known.fits(first_of_host)), None)
     if known is None:
         for pattern, instead in _OTHERS:
             if re.search(pattern, head, re.MULTILINE | re.IGNORECASE):
@@ -133,7 +134,7 @@ def read(loaded: Content, options: Options) -> Sheet:
         raise InputError(f"{path} is of {known.name}, which names its values: leave out header=")
     text = loaded.take().decode("utf-8-sig", "replace")
     rows = _rows(path, known, text, options)
-    of_stream = content.written(text) if _OF_STREAM.search(text) else ()
+    of_stream = lines.written(text) if _OF_STREAM.search(text) else ()
     streams = [number for number, line in of_stream if _OF_STREAM.match(line)]
     rows.refuse_rest(streams, f"it is of nvidia-smi --query-gpu, and the file is of {known.name}: split it")
     del text
@@ -143,8 +144,8 @@ def read(loaded: Content, options: Options) -> Sheet:
     if not sheet.rows:
         raise InputError(f"{path} is of {known.name} and holds no measurement: nothing to import")
     if not sheet.frame.height:
-        reason, lines = max(sheet.refusals().items(), key=lambda entry: len(entry[1]))
-        raise InputError(f"{path}: none of its {sheet.rows} rows can be used: {reason} (first line {min(lines)})")
+        reason, refused = max(sheet.refusals().items(), key=lambda entry: len(entry[1]))
+        raise InputError(f"{path}: none of its {sheet.rows} rows can be used: {reason} (first line {min(refused)})")
     return sheet
 
 
@@ -160,18 +161,21 @@ def _check_one_host(sheet: Sheet, node: str) -> None:
     shared = rows.group_by(where).agg(pl.col("gpu").unique(maintain_order=True), pl.col(LINE).first())
     shared = shared.filter(pl.col("gpu").list.len() > 1).sort(LINE)
     hosts: dict[str, str] = {}  # GPU -> a GPU of the same host
-    together = rows.group_by(when, maintain_order=True).agg(pl.col("gpu").unique(maintain_order=True))["gpu"]
+    readings = rows.group_by(when, maintain_order=True).agg(
+        pl.col("gpu").unique(maintain_order=True), pl.col(where).n_unique().alias("places")
+    )
+    together = readings.filter(pl.col("gpu").list.len() == pl.col("places"))["gpu"]
     for gpus in together if shared.height else ():
         known = {hosts.get(gpu, gpu) for gpu in gpus}
         hosts |= dict.fromkeys(gpus, min(known))
         hosts = {gpu: min(known) if host in known else host for gpu, host in hosts.items()}
     for place, gpus, _ in shared.iter_rows():
-        if len({hosts[gpu] for gpu in gpus}) > 1:
-            lines = [sheet.line(rows.filter(pl.col("gpu") == gpu)[LINE][0]) for gpu in gpus[:2]]
+        if len({hosts.get(gpu, gpu) for gpu in gpus}) > 1:
+            two_lines = [sheet.line(rows.filter(pl.col("gpu") == gpu)[LINE][0]) for gpu in gpus[:2]]
             raise InputError(
                 f"{sheet.file} has logs of several hosts, and --node {node} can name one: the GPU at {place} is "
-                f"{gpus[0]} in line {lines[0]} and {gpus[1]} in line {lines[1]}; split the file there and give each "
-                "part its --node, or leave out --node"
+                f"{gpus[0]} in line {two_lines[0]} and {gpus[1]} in line {two_lines[1]}; split the file there and give "
+                "each part its --node, or leave out --node"
             )
 
 
@@ -181,16 +185,30 @@ def _rows(path: Path, known: Format, text: str, options: Options) -> Rows:
     believed = options.at is None and _OLDEST_NS < changed <= time.time_ns() + NS
     step_s = options.every or known.every_s
     rows = Rows(content.shown(path), options, began_ns=changed if believed else None, step_s=step_s)
-    known.read(text, rows)
+    _read_hosts(known, text, rows)
     date = f"when the file was last changed ({text_of_ns(changed)[:19]} UTC); if that is wrong, import it into a new"
     if believed and rows.sweeps:
         behind_s = (rows.sweeps - 1) * (step_s or 0.0)
         if behind_s:  # read again, as it is known how many readings there are
             rows = Rows(rows.file, options, began_ns=changed - round(behind_s * NS), step_s=step_s)
-            known.read(text, rows)
+            _read_hosts(known, text, rows)
             rows.note(f"its times are counted back, {step_s:g} s apart, from {date} store with --at and --every")
         else:
             rows.note(f"its time is taken from {date} store with --at")
     if known.kind == "runs" and believed and rows.date_events(changed):
         rows.note(f"what happened to a GPU has no time in it, so that is {date} store with --at")
     return rows
+
+
+def _read_hosts(known: Format, text: str, rows: Rows) -> None:
+    """Read the lines of each host. One of which nothing can be read is refused, and the file if none can."""
+    parts = lines.by_host(text, rows.file)
+    for host, part, numbers in parts:
+        rows.host, rows.numbers = host, numbers
+        try:
+            known.read(part, rows)
+        except InputError as error:
+            if len(parts) == 1 or (not len(rows) and host == parts[-1][0]):
+                raise
+            rows.refuse(1, str(error).removeprefix(f"{rows.file}: "))
+    rows.host, rows.numbers = "", ()

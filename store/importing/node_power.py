@@ -20,8 +20,9 @@ from ..schema import NODE_POWER
 from ..vocabulary import PowerMeter, PowerOf
 from . import identity
 from .content import LINE, Sheet
+from .lines import written
 from .meanings import Bound
-from .rows import Rows, Value, by_host, finite
+from .rows import Rows, Value, finite
 from .times import Times, times
 from .tools import exporter
 from .tools.exporter import PageTimes
@@ -122,21 +123,19 @@ def fits_ipmitool(head: str) -> object:
 
 def read_ipmitool(content: str, rows: Rows) -> None:
     """Add a row for each reading. A line with a time in front of it says when it was, as `date` prints it."""
-    times = Times(rows)
-    for host, lines in by_host(content, rows.file).items():
-        sweep, in_front = 0, ""
-        watts: dict[int, tuple[float, str | None]] = {}  # by line, with the time
-        for line, words in lines:
-            reading, state = DCMI.search(words), _STATE.search(words)
-            if reading is not None:
-                watts[line] = float(reading[1]), times.of(in_front, sweep)
-                sweep, in_front = sweep + 1, ""
-            elif state is not None and state[1] == "deactivated" and watts:
-                watts |= {max(watts): (0.0, None)}
-            elif times.of(words.strip(), 0) is not None:
-                in_front = words.strip()
-        for line, (power_w, stamp) in watts.items():
-            _add(line, rows, SERIES["ipmi_dcmi_power_consumption_watts"], power_w, node=host, timestamp=stamp)
+    times, sweep, in_front = Times(rows), 0, ""
+    watts: dict[int, tuple[float, str | None]] = {}  # by line, with the time
+    for line, words in written(content):
+        reading, state = DCMI.search(words), _STATE.search(words)
+        if reading is not None:
+            watts[line] = float(reading[1]), times.of(in_front, sweep)
+            sweep, in_front = sweep + 1, ""
+        elif state is not None and state[1] == "deactivated" and watts:
+            watts |= {max(watts): (0.0, None)}
+        elif times.of(words.strip(), 0) is not None:
+            in_front = words.strip()
+    for line, (power_w, stamp) in watts.items():
+        _add(line, rows, SERIES["ipmi_dcmi_power_consumption_watts"], power_w, timestamp=stamp)
 
 
 def _add(line: int, rows: Rows, series: PowerSeries, value: float | None, **texts: Value) -> None:

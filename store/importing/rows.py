@@ -1,71 +1,25 @@
-"""The rows that a reader of one format finds in a file, the sheet that they become, and what stands before a line."""
+"""The rows that a reader of one format finds in a file, and the sheet that they become."""
 
 from __future__ import annotations
 
 import math
 import re
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import polars as pl
 
-from ...errors import InputError
 from ..events import Event
 from ..vocabulary import EventKind
-from .content import LINE, RECORD, Refused, Sheet, written
+from .content import LINE, RECORD, Refused, Sheet
 from .meanings import split_label
 from .options import Options
 
-_LABEL = re.compile(r"^\s*([A-Za-z][A-Za-z0-9._-]*|[0-9]{1,6}):(?: |$)")
-_ABOVE = re.compile(
-    r"^-{4,}[ ]*\n([A-Za-z0-9][A-Za-z0-9._-]*)[ ]*\n-{4,}[ ]*$|"
-    r"^([A-Za-z0-9][A-Za-z0-9._-]*) \| [A-Z]+ \| rc=[0-9]+ >>[ ]*$",
-    re.MULTILINE,
-)
-_LABELLED = 0.9  # of the lines have a label, where a tool puts one in front of each
-_NODE = re.compile(r"^([A-Za-z][A-Za-z0-9._-]*):(?: +|$)(.*)$")
 _NEWEST = 64  # events among which one of the same row can be
 Value = str | int | float | None
 _PIECE = 8192  # rows that wait before they become columns: a row takes many times the memory of its columns
-
-
-def by_host(text: str, file: str) -> dict[str, list[tuple[int, str]]]:
-    """The lines of a log with their numbers, by the host that pdsh, clush or srun wrote in front of each, or that
-    clush -b, dshbak or Ansible wrote above them; all under "" where nobody did. Raises InputError where srun numbered
-    the lines of several tasks, whose hosts nobody knows."""
-    if _ABOVE.match(text.lstrip()):
-        blocks: dict[str, list[tuple[int, str]]] = {}
-        for first, part in parts(text, _ABOVE):
-            lines = [(first + number - 1, line) for number, line in written(part)]
-            match = _ABOVE.match(part)
-            assert match is not None
-            blocks.setdefault(match[1] or match[2], []).extend(lines[match[0].count("\n") + 1 :])
-        return blocks
-    lines = list(written(text))
-    labels = [_LABEL.match(line) for _, line in lines]
-    if not lines or sum(label is not None for label in labels) < _LABELLED * len(lines):
-        return {"": lines}
-    hosts: dict[str, list[tuple[int, str]]] = {}
-    for (number, line), label in zip(lines, labels, strict=True):
-        if label is not None:
-            hosts.setdefault(label[1], []).append((number, line[label.end() :]))
-    if any(host.isdecimal() for host in hosts):
-        if len(hosts) > 1:
-            raise InputError(
-                f"{file} has lines of {len(hosts)} tasks of srun ({', '.join(list(hosts)[:3])}), and nothing says on "
-                "which hosts they ran: write a file for each (srun --output=%N.log) and give each its --node"
-            )
-        return {"": next(iter(hosts.values()))}
-    return hosts
-
-
-def front(text: str) -> tuple[str, str]:
-    """What stands in front of a row: a node, as pdsh and srun print it, and a time; each may be empty."""
-    text = text.strip()
-    match = _NODE.match(text)
-    return (match[1], match[2].strip()) if match else ("", text)
 
 
 def parts(text: str, begin: re.Pattern[str]) -> Iterator[tuple[int, str]]:
@@ -98,6 +52,8 @@ class Rows:
     file: str
     options: Options = field(default_factory=Options)
     notes: list[str] = field(default_factory=list)
+    host: str = ""  # of which the present lines are, where the file says it; the node of rows that name none
+    numbers: Sequence[int] = ()  # of the present lines in the file, where they are not all of its lines
     _names: dict[str, None] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)  # --at and --every, where something was read with them
     sweeps: int = 0  # readings that follow each other without a time
@@ -121,8 +77,10 @@ class Rows:
 
         `record` names the measurement where the values do not: rows that are equal in both are one row.
         """
+        if self.host and not values.get("node"):
+            values = {**values, "node": self.host}
         self._names.update(dict.fromkeys(values))
-        self._lines.append(line)
+        self._lines.append(self._line(line))
         self._rows.append((record, values))
         if len(self._rows) == _PIECE:
             self._pieces.append(self._columns())
@@ -130,7 +88,10 @@ class Rows:
 
     def refuse(self, line: int, reason: str) -> None:
         """Count a row that cannot be read."""
-        self._refused.append((reason, line))
+        self._refused.append((reason, self._line(line)))
+
+    def _line(self, line: int) -> int:
+        return self.numbers[line - 1] if self.numbers else line
 
     def refuse_rest(self, lines: list[int], reason: str) -> None:
         """Count rows that the reader passed over, if it did not read or refuse them itself."""
@@ -174,7 +135,7 @@ class Rows:
         """Add a row that says who had a GPU. `source` is the code of `jobs.source`."""
         if self.allocations is None:
             self.allocations = Rows(self.file, self.options, self.notes, source=source)
-        self.allocations.add(line, values)
+        self.allocations.add(self._line(line), values)
 
     def date_events(self, ns: int) -> bool:
         """Give events without a time this one (ns since 1970, UTC). Returns whether there were some."""

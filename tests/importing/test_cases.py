@@ -88,6 +88,11 @@ ON_TWO_HOSTS = (
     "nvbandwidth Version: v0.8\nDevice 0: NVIDIA H100 (00000000:07:00)\n\nRunning host_to_device_memcpy_ce.\n"
     + ("memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n           0\n 0     {}\n")
 )
+XML = """<nvidia_smi_log>
+<timestamp>Fri Nov 20 10:00:00 2026</timestamp> <attached_gpus>1</attached_gpus>
+<gpu id="00000000:07:00.0"> <uuid>{}</uuid> <power_readings> <power_draw>61 W</power_draw> </power_readings> </gpu>
+</nvidia_smi_log>
+"""
 JOBSTATS = 'minor_number="4",name="NVIDIA A100",ordinal="6",uuid="' + UUID.format(1) + '"'
 
 
@@ -122,10 +127,21 @@ KINDS = {
         "select gpu, round(value, 2) from results where figure = 'time' order by gpu",
         [("n02:0", 19.23), ("n03:0", 18.87)],
     ),
-    "outputs of two hosts by Ansible": (
-        "".join(f"n0{n} | CHANGED | rc=0 >>\n{ON_TWO_HOSTS.format(50 + n)}" for n in (2, 3)),
-        "select name, pci_bus_id from gpus_now order by name",
-        [("n02/0", "00000000:07:00.0"), ("n03/0", "00000000:07:00.0")],
+    "tables of two hosts by Ansible": (
+        "".join(f"n0{n} | CHANGED | rc=0 >>\n{stream('index, power.draw [W]', f'0, 6{n} W')}" for n in (2, 3)),
+        "select gpu, power_mw from telemetry order by gpu",
+        [("n02:0", 62_000), ("n03:0", 63_000)],
+    ),
+    "a table of two hosts with their names in front of each line": (
+        "n02: timestamp, index, power.draw [W]\nn03: timestamp, index, power.draw [W]\n"
+        + "".join(f"n0{n}: 2026/11/20 10:00:0{second}.0, 0, 6{n} W\n" for second in range(2) for n in (2, 3)),
+        "select gpu, max(power_mw), count(*) from telemetry group by 1 order by gpu",
+        [("n02:0", 62_000, 2), ("n03:0", 63_000, 2)],
+    ),
+    "logs of XML of two hosts with their names in front of each line": (
+        "".join(f"n0{n}: {line}\n" for n in (2, 3) for line in XML.format(UUID.format(n)).splitlines()),
+        "select name, gpu from gpus_now order by name",
+        [(f"n0{n}/0", UUID.format(n)) for n in (2, 3)],
     ),
     "the driver's number in jobstats": (
         f"nvidia_gpu_power_usage_milliwatts{{{JOBSTATS}}} 250000\nnvidia_gpu_jobId{{{JOBSTATS}}} 77\n",
@@ -160,6 +176,12 @@ def test_files_of_one_name_that_name_no_gpu_are_told_apart_by_their_node(tmp_pat
         (tmp_path / "gpu.csv").write_text(stream("power.draw [W]", f"6{node[1]} W", f"7{node[1]} W"))
         assert import_file(store, tmp_path / "gpu.csv", Options(node=node)).total.kept == 2
     assert rows(store, "select distinct gpu from telemetry order by 1") == [("n1:gpu",), ("n2:gpu",)]
+
+
+def test_logs_of_two_hosts_are_refused_where_nothing_names_these(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("".join(XML.format(UUID.format(n)) for n in (2, 3)))
+    with pytest.raises(InputError, match="has logs of several hosts, and --node n1 can name one"):
+        read_file(tmp_path / "log", Options(node="n1"))
 
 
 @pytest.mark.parametrize(

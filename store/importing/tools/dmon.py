@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 
 from ....errors import InputError
-from ..content import written
+from ..lines import written
 from ..meanings import labelled, of_field, split_label
-from ..rows import Rows, Value, front
+from ..rows import Rows, Value
 from ..times import Times
 
 DCGMI, NVIDIA_SMI = "dcgmi dmon", "nvidia-smi dmon"
@@ -54,7 +54,8 @@ class _Log:
 
     def __init__(self, rows: Rows) -> None:
         self.rows, self.times = rows, Times(rows)
-        self._sweeps: dict[str, tuple[int, set[str]]] = {}  # node -> the number of the present one, its GPUs so far
+        self._sweep, self._entities = 0, set[str]()  # the number of the present sweep, and what was in it so far
+        self.parent: str | None = None  # the GPU whose line came last: dcgmi prints the instances of a GPU behind it
         self.names: list[str] = []
         self.labels: list[str] = []
         self._texts: dict[str, str] = {}  # each text once: in a long log, most come again and again
@@ -64,34 +65,31 @@ class _Log:
     ) -> int | None:
         """Add the reading of a line, and return its key; None where it is refused. `values` are what is known besides
         the columns, `before` is the text in front of them, `clock` the time of its own."""
-        node, stamp = front(before)
-        sweep, seen = self._sweeps.get(node, (0, set()))
-        if entity in seen:  # a new sweep begins when a GPU comes again
-            sweep, seen = sweep + 1, set()
-        self._sweeps[node] = sweep, {*seen, entity}
+        if entity in self._entities:  # a new sweep begins when a GPU comes again
+            self._sweep, self._entities = self._sweep + 1, set()
+        self._entities.add(entity)
         if len(fields) != len(self.names):
             self.rows.refuse(line, f"it has {len(fields)} values, but the header names {len(self.names)}")
             return None
-        stamp_text = self.times.of(clock or stamp, sweep)
+        stamp_text = self.times.of(clock or before, self._sweep)
         if stamp_text is None:
             self.rows.refuse(line, "it has no readable time")
             return None
         texts = [self._texts.setdefault(text, text) for text in fields]
         columns = {label: text for name, label, text in zip(self.names, self.labels, texts, strict=True)
                    if name not in _NO_METRIC}  # fmt: skip
-        return self.rows.add(line, {"timestamp": stamp_text, **columns, **values, **({"node": node} if node else {})})
+        return self.rows.add(line, {"timestamp": stamp_text, **columns, **values})
 
 
 def read_dcgmi(text: str, rows: Rows) -> None:
     """Add the readings of a log. Raises InputError where it has no times and no option gives them."""
     log, messages = _Log(rows), dict[str, None]()
-    parents: dict[str, str] = {}  # node -> the GPU whose line came last: dcgmi prints the instances of a GPU behind it
     for line, content in written(text):
         if (match := ENTITY_HEADER.search(content)) is not None:
             log.names = content[match.end() :].split()
             log.labels = [_of_dcgm(name) for name in log.names]
         elif log.names and (match := _ENTITY.search(content)) is not None:
-            _reading_of_dcgmi(log, line, content, match, parents=parents)
+            _reading_of_dcgmi(log, line, content, match)
         elif _MESSAGE.search(content):
             messages[" ".join(content.split())[:200]] = None
         elif re.search("[0-9]", content):
@@ -104,7 +102,7 @@ def read_dcgmi(text: str, rows: Rows) -> None:
         rows.note("dcgmi's own numbers of GPUs are taken for the driver's: `dcgmi discovery -l` shows both")
 
 
-def _reading_of_dcgmi(log: _Log, line: int, text: str, entity: re.Match[str], *, parents: dict[str, str]) -> None:
+def _reading_of_dcgmi(log: _Log, line: int, text: str, entity: re.Match[str]) -> None:
     """A line of values behind the entity that they are of."""
     kind, number = entity[1].upper().replace("_", "-"), entity[2]
     if not kind.startswith("GPU"):
@@ -113,9 +111,9 @@ def _reading_of_dcgmi(log: _Log, line: int, text: str, entity: re.Match[str], *,
     before, name = text[: entity.start()], f"{kind} {number}"
     values: dict[str, Value] = {"index": number, "instance": None}
     if kind == "GPU":
-        parents[front(before)[0]] = number
+        log.parent = number
     else:
-        values = {"index": parents.get(front(before)[0]), "instance": name}
+        values = {"index": log.parent, "instance": name}
         values |= {label: None for label in log.labels if not _of_instance(label)}
         log.rows.note("of MIG instances only memory and profiling metrics are stored: others are of the whole GPU")
     fields = text[entity.end() :].split()
@@ -124,7 +122,7 @@ def _reading_of_dcgmi(log: _Log, line: int, text: str, entity: re.Match[str], *,
     key = log.add(line, before, fields, entity=name, values=values)
     if key is not None and _XID in log.names:
         code = fields[log.names.index(_XID)]
-        log.rows.last_xid(key, f"{front(before)[0]} {name}".strip(), int(code) if _XID_CODE.fullmatch(code) else 0)
+        log.rows.last_xid(key, f"{log.rows.host} {name}".strip(), int(code) if _XID_CODE.fullmatch(code) else 0)
 
 
 def _of_dcgm(name: str) -> str:

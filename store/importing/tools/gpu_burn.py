@@ -17,7 +17,8 @@ from itertools import pairwise
 from ....errors import InputError
 from ...events import Event
 from ...vocabulary import EventKind, Outcome
-from ..rows import Rows, Value, by_host
+from ..lines import written
+from ..rows import Rows, Value
 from ..times import Times, instant, text_of_ns
 
 _FLOP = 1e12
@@ -72,12 +73,11 @@ class _Gpu:
 
 @dataclass
 class _Start:
-    """One start of gpu-burn on a host ("" if no line names it): the pieces of its log, each with its line.
+    """One start of gpu-burn: the pieces of its log, each with its line.
 
     `front` has the lines before them that may be about its GPUs.
     """
 
-    host: str
     line: int = 1
     front: str = ""
     pieces: list[tuple[int, str]] = field(default_factory=list)
@@ -96,9 +96,10 @@ def fits(head: str) -> bool:
 def read(text: str, rows: Rows) -> None:
     """Add the runs of every GPU of each start in the log. Raises InputError where it does not say which GPUs they are,
     or has no result."""
-    for start in [start for host, lines in by_host(text, rows.file).items() for start in _starts(host, lines, rows)]:
+    count = len(rows)
+    for start in list(_starts(written(text), rows)):
         _add(start, rows)
-    if not len(rows):
+    if len(rows) == count:
         why = _failure(text) or "there is no Gflop/s in it"
         raise InputError(f"{rows.file}: gpu-burn measured nothing: {why}")
 
@@ -111,12 +112,12 @@ def _pieces(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
             yield from ((number, part[begin:end]) for begin, end in pairwise(starts) if part[begin:end].strip())
 
 
-def _starts(host: str, lines: Iterable[tuple[int, str]], rows: Rows) -> Iterator[_Start]:
+def _starts(lines: Iterable[tuple[int, str]], rows: Rows) -> Iterator[_Start]:
     """The starts in a log. One begins behind the verdicts, where progress falls, or where other GPUs are listed.
 
     The order of other lines says nothing: each process writes what it has buffered when it ends.
     """
-    start, percent, judged = _Start(host), 0.0, False
+    start, percent, judged = _Start(), 0.0, False
     uuids: dict[str, str] = {}  # of the list of GPUs, by number
     for line, piece in _pieces(lines):
         entry, progress, verdict = _LISTED.match(piece), _PROGRESS.match(piece), _VERDICT.match(piece)
@@ -133,7 +134,7 @@ def _starts(host: str, lines: Iterable[tuple[int, str]], rows: Rows) -> Iterator
             if entry is None and not _TESTED.search(start.text):  # what stands before it may be of the new start, too
                 lines_about = dict.fromkeys(match[0] for match in _ABOUT_GPUS.finditer(start.front + start.text))
                 front = "".join(f"{text}\n" for text in lines_about)
-            start, percent, judged, uuids = _Start(host, line, front), 0.0, False, uuids if front else {}
+            start, percent, judged, uuids = _Start(line, front), 0.0, False, uuids if front else {}
         start.pieces.append((line, piece))
         percent = float(progress[1]) if progress is not None else percent
         judged |= verdict is not None
@@ -215,7 +216,6 @@ def _add(start: _Start, rows: Rows) -> None:
         rows.note("the log of gpu-burn ends before its verdict: it was cut short or killed")
     for number, (gpu, identity) in enumerate(zip(gpus, _identities(start, len(gpus), rows), strict=True)):
         common: dict[str, Value] = identity | {"workload": workload, "precision": precision, "flop": _FLOP}
-        common |= {"node": start.host} if start.host else {}
         common |= {label: statistics.median(readings) for label, readings in gpu.readings.items()}
         common |= {"began": text_of_ns(began_ns)} if began_ns is not None else {}
         event = None
@@ -257,7 +257,7 @@ def _identities(start: _Start, tested: int, rows: Rows) -> list[dict[str, Value]
             "--gpu NAME, or cut the list of the others out of the log"
         )
     several_models = len({model for model, _ in listed.values()}) > 1 and tested > 1
-    if several_models and rows.options.node is None and not start.host:
+    if several_models and rows.options.node is None and not rows.host:
         raise InputError(
             f"{rows.file}: the node has GPUs of several models, which CUDA may number otherwise than nvidia-smi; give "
             "--node NAME if it ran with CUDA_DEVICE_ORDER=PCI_BUS_ID"

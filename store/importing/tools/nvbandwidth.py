@@ -19,7 +19,8 @@ from typing import Any
 
 from ....errors import InputError
 from ..identity import address
-from ..rows import Rows, Value, by_host, finite, parts
+from ..lines import written
+from ..rows import Rows, Value, finite, parts
 
 _GIGABYTE = 1e9
 _JSON = re.compile(r'\{\s*"nvbandwidth"\s*:')
@@ -125,14 +126,14 @@ def _listed(content: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def _of_text(text: str, rows: Rows) -> Iterator[_Output]:
-    for host, lines in by_host(text, rows.file).items():
-        begins = [place for place, (_, line) in enumerate(lines) if _VERSION.match(line)] or [0]
-        for begin, end in zip(begins, [*begins[1:], len(lines)], strict=True):
-            yield _output(lines[begin:end], host, rows)
+    lines = list(written(text))
+    begins = [place for place, (_, line) in enumerate(lines) if _VERSION.match(line)] or [0]
+    for begin, end in zip(begins, [*begins[1:], len(lines)], strict=True):
+        yield _output(lines[begin:end], rows)
 
 
-def _output(lines: list[tuple[int, str]], host: str, rows: Rows) -> _Output:
-    output = _Output("\n".join(line for _, line in lines), host)
+def _output(lines: list[tuple[int, str]], rows: Rows) -> _Output:
+    output = _Output("\n".join(line for _, line in lines), rows.host)
     test, above = _Test(0, ""), ""
     width, heads = 0, False  # columns of the present matrix; whether the next line names them
     for number, line in lines:

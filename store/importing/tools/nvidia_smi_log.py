@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from xml.etree import ElementTree as ET
 from xml.parsers import expat
 
-from ..content import written
 from ..identity import address
+from ..lines import written
 from ..meanings import REASON_BITS
 from ..rows import Rows, Value, parts
 from ..times import Times

@@ -10,7 +10,7 @@ import csv
 import re
 
 from ....errors import InputError
-from ..content import written
+from ..lines import written
 from ..rows import Rows, Value, finite
 
 NAME = "Omnistat"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from ....errors import InputError
-from ..content import written
+from ..lines import written
 from ..meanings import UNITS, find, split_label
 from ..rows import Rows, Value, finite
 
