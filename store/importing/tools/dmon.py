@@ -31,6 +31,7 @@ _FIELDS = {
 _BOARD = {"UUID#": "gpu", "DVNAM": "model", "SRNUM": "serial", "VBVER": "vbios", "DRVER": "driver"}
 _XID, _XID_CODE = "XIDER", re.compile("[1-9][0-9]{0,4}")
 ENTITY_HEADER = re.compile(r"#\s*Entity\b", re.IGNORECASE)
+_ENTITY_UNITS = re.compile(r"(?<!\S)Id(?!\S)", re.IGNORECASE)
 _KINDS = "GPU|GPU[-_]I|GPU[-_]CI|vGPU|Switch|Link|CPU|CPU[-_]CORE|Core|ConnectX|UNKNOWN"
 _ENTITY = re.compile(rf"(?<!\S)({_KINDS}) +([0-9]{{1,9}})(?!\S)", re.IGNORECASE)
 _MESSAGE = re.compile(r"\b(?:error|unable|fail|no devices)|is lost\b", re.IGNORECASE)
@@ -90,6 +91,8 @@ def read_dcgmi(text: str, rows: Rows) -> None:
             log.labels = [_of_dcgm(name) for name in log.names]
         elif log.names and (match := _ENTITY.search(content)) is not None:
             _reading_of_dcgmi(log, line, content, match)
+        elif _ENTITY_UNITS.search(content):
+            continue
         elif _MESSAGE.search(content):
             messages[" ".join(content.split())[:200]] = None
         elif re.search("[0-9]", content):
