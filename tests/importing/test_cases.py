@@ -182,16 +182,3 @@ def test_logs_of_two_hosts_are_refused_where_nothing_names_these(tmp_path: Path)
     (tmp_path / "log").write_text("".join(XML.format(UUID.format(n)) for n in (2, 3)))
     with pytest.raises(InputError, match="has logs of several hosts, and --node n1 can name one"):
         read_file(tmp_path / "log", Options(node="n1"))
-
-
-@pytest.mark.parametrize(
-    ("text", "advice"),
-    [
-        ("\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV12\t0-23\t0\n", "nvidia-smi -q"),
-        ("JobID           JobName  Partition \n------------ ---------- ---------- \n7   train  gpu\n", "sacct -P"),
-    ],
-)
-def test_what_holds_no_measurement_says_what_to_save_instead(text: str, advice: str, tmp_path: Path) -> None:
-    (tmp_path / "log").write_text(text)
-    with pytest.raises(InputError, match=advice):
-        read_file(tmp_path / "log", Options())

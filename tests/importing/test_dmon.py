@@ -13,7 +13,7 @@ from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file
 from whorl.tests.importing.logs import SMI_ALL, SMI_CSV, SMI_OLD, left, right
 
-# ruff: noqa: DTZ001, E501 - the store's times are UTC without a zone; lines are as long as the tools write them
+# ruff: noqa: DTZ001 - the store's times are UTC without a zone; lines are as long as the tools write them
 
 
 Parse = Callable[..., Parsed]
@@ -226,8 +226,3 @@ def test_lines_of_nvidia_smi_that_are_no_readings(tmp_path: Path, parse: Parse) 
         "it has 5 values, but the header names 24": [6],
         "it is no row but a message: GPU is lost": [7],
     }
-
-
-def test_a_log_of_processes_is_no_log_of_gpus(tmp_path: Path, refusal: Refusal) -> None:
-    text = "# gpu        pid  type    sm   mem   command\n# Idx          #   C/G     %     %   name\n    0       1234     C    10    20   a.out\n"
-    assert "a log of nvidia-smi pmon, which is about processes" in refusal(log(tmp_path, text))

@@ -141,17 +141,6 @@ def test_a_gpu_at_an_address_is_that_of_its_node(store: Store, tmp_path: Path, w
     ]  # fmt: skip
 
 
-def test_a_serial_is_one_gpu_in_all_files(store: Store, write: Write) -> None:
-    for number, node in enumerate(("n1", None, "n2")):
-        rows = [f"1563221012345, {number}{second} W" for second in range(2)]
-        path = stream(write, "serial, power.draw [W]", *rows, name=f"day{number}.csv")
-        path.write_text(path.read_text().replace("2026/05/04", f"2026/05/0{number + 4}"))
-        import_file(store, path, Options(node=node))
-    assert store.sql("select gpu, count(*) n from telemetry group by 1").to_pylist() == [
-        {"gpu": "1563221012345", "n": 6}
-    ]
-
-
 def test_an_identity_that_is_empty_is_passed_over_if_another_is_there(write: Write, parse: Parse) -> None:
     rows = [f"0, [N/A], {60 + second} W" for second in range(3)]
     path = stream(write, "index, uuid, power.draw [W]", *rows)

@@ -292,20 +292,3 @@ def test_a_gpu_that_is_lost_in_text(lost: str, tmp_path: Path, store: Store) -> 
     assert [tuple(event.values()) for event in events] == [
         (at(2026, 11, 20, 10), None, "n1", "00000000:18:00.0", "lost")
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("# gpu         pid   type     sm\n# Idx           #    C/G      %\n    0   12   C   95\n", "dmon -o DT"),
-        ("#Date       Time        gpu         pid  type\n 20261120  10:00:00   0   12   C\n", "nvidia-smi pmon"),
-        ("Fri Nov 20 10:00:00 2026\n+----+\n| NVIDIA-SMI 535.104.05  |\n", "save nvidia-smi -q instead"),
-        (f"GPU 0: NVIDIA A100 (UUID: {UUIDS[0]})\n", "which has no measurements; save nvidia-smi -q"),
-    ],
-)
-def test_other_outputs_of_nvidia_smi_are_told(
-    text: str, sentence: str, tmp_path: Path, refusal: Callable[..., str]
-) -> None:
-    path = tmp_path / "out.txt"
-    path.write_text(text)
-    assert sentence in refusal(path)

@@ -75,26 +75,27 @@ def test_what_the_sentence_says_to_type_works(case: str, tmp_path: Path) -> None
     assert done.exit_code == 0, done.output
 
 
-@pytest.mark.parametrize(
-    "content", ["JobIDRaw|JobID|State\n7|7|COMPLETED\n", '{"meta": {},\n "jobs": [{"derived_exit_code": {}}]}\n']
-)
-def test_what_sacct_prints_is_told(content: str, tmp_path: Path, refusal: Callable[..., str]) -> None:
-    path = tmp_path / "acct.txt"
-    path.write_text(content)
-    assert "is what sacct prints of jobs; read it with whorl jobs import --log" in refusal(path)
+PMON = "# gpu         pid   type     sm\n# Idx           #    C/G      %\n    0   12   C   95\n"
+OTHERS = {
+    PMON: "a log of nvidia-smi pmon, which is about processes; of GPUs, log nvidia-smi dmon -o DT",
+    "#Date       Time        gpu         pid  type\n 20261120  10:00:00   0   12   C\n": "nvidia-smi pmon",
+    "Fri Nov 20 10:00:00 2026\n+----+\n| NVIDIA-SMI 535.104.05  |\n": "save nvidia-smi -q instead",
+    f"GPU 0: NVIDIA A100 (UUID: {GPU})\n": "which has no measurements; save nvidia-smi -q",
+    "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV12\t0-23\t0\n": "nvidia-smi topo prints",
+    "JobIDRaw|JobID|State\n7|7|COMPLETED\n": "sacct prints of jobs; read it with whorl jobs import --log",
+    '{"meta": {},\n "jobs": [{"derived_exit_code": {}}]}\n': "read it with whorl jobs import --log",
+    "JobID     JobName  Partition \n------------ ---------- ---------- \n7   train  gpu\n": "save it with sacct -P",
+    "05/01/2026 10:00:00;S;1234.pbs01;user=ann exec_vnode=(n01:ngpus=4)\n": "as a CSV with job_id, node, gpu, began",
+    '"JOB_FINISH" "10.108" 1777603700 101 33816578 64 1777600000\n': "as a CSV with job_id, node, gpu, began, ended",
+}
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "05/01/2026 10:00:00;S;1234.pbs01;user=ann exec_vnode=(n01:ngpus=4)\n",
-        '"JOB_FINISH" "10.108" 1777603700 101 33816578 64 1777600000\n',
-    ],
-)
-def test_accounts_of_other_schedulers_are_told(content: str, tmp_path: Path, refusal: Callable[..., str]) -> None:
-    path = tmp_path / "acct.txt"
-    path.write_text(content)
-    assert "write who had which GPU as a CSV with job_id, node, gpu, began, ended" in refusal(path)
+@pytest.mark.parametrize("content", OTHERS)
+def test_what_holds_no_measurement_says_what_to_save_instead(
+    content: str, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    (tmp_path / "log").write_text(content)
+    assert OTHERS[content] in refusal(tmp_path / "log")
 
 
 GPUS = [f"GPU-aaaaaaaa-0000-0000-0000-00000000000{n}" for n in range(3)]
