@@ -241,7 +241,7 @@ def _lines(content: bytes, path: Path) -> pl.DataFrame:
 def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path) -> None:
     option = sheet.options.header
     table = tell_apart(table, sheet.file)
-    hosts = table.drop_nulls(HOST).select(LINE, HOST)
+    hosts = table.select(LINE, pl.col(HOST).alias("node")).drop_nulls() if HOST in table.columns else None
     if _OF_EXCEL.match(table["text"][0]) and table.height > 1:
         table = table.slice(1)
     table = _without_comments(table)
@@ -278,8 +278,8 @@ def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path) -> None:
     table = table.filter(~no_row) if messages.height else table
     sheet.frame = _fields(table, delimiter, sheet, path)
     sheet.names = [name for name in sheet.names if name]
-    if hosts.height and "node" not in sheet.names:
-        sheet.frame = sheet.frame.join(hosts.rename({HOST: "node"}), on=LINE, how="left", maintain_order="left")
+    if hosts is not None and "node" not in sheet.names:
+        sheet.frame = sheet.frame.join(hosts, on=LINE, how="left", maintain_order="left")
         sheet.frame = sheet.frame.with_columns(pl.col("node").fill_null(""))
         sheet.names.append("node")
 

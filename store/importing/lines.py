@@ -13,6 +13,7 @@ from ...errors import InputError
 HOST = "=host"
 _LINES = re.compile("^.*$", re.MULTILINE)
 _LABEL = r"^\s*([A-Za-z][A-Za-z0-9._-]*|[0-9]{1,6}):(?: |$)"
+_OF_MESSAGES = ("error", "fatal", "info", "note", "warning")  # in front of what a tool says
 _RULE = r"^-{4,}\s*$"
 _ANSIBLE = r"^([A-Za-z0-9][A-Za-z0-9._-]*) \| [A-Z]+ \| rc=[0-9]+ >>\s*$"
 _LABELLED = 0.9  # of the lines have a label, where a tool puts one in front of each
@@ -26,7 +27,8 @@ def written(text: str) -> Iterator[tuple[int, str]]:
 
 
 def tell_apart(lines: pl.DataFrame, file: str) -> pl.DataFrame:
-    """Lines of `text` without what names their host, and `HOST`; NULL where nobody wrote it.
+    """Lines of `text` without what names their host, and `HOST`, NULL of lines that name none; unchanged where nobody
+    wrote hosts.
 
     Raises InputError where srun numbered the lines of several tasks, whose hosts nobody knows.
     """
@@ -39,13 +41,13 @@ def tell_apart(lines: pl.DataFrame, file: str) -> pl.DataFrame:
         beside = host.shift(1).is_not_null() | host.shift(-1).is_not_null()
         is_row = host.is_null() & ~(rule & beside)
         return lines.with_columns(host.forward_fill(), is_row.alias("=row")).filter("=row").drop("=row")
-    nobody = lines.with_columns(pl.lit(None, pl.String).alias(HOST))
-    if re.match(_LABEL, first) is None:
-        return nobody
+    label = re.match(_LABEL, first)
+    if label is None or label[1].lower() in _OF_MESSAGES:
+        return lines
     labelled = lines.with_columns(text.str.extract(_LABEL, 1).alias(HOST), text.str.replace(_LABEL, ""))
     hosts = labelled[HOST].drop_nulls()
     if len(hosts) < _LABELLED * len(lines):
-        return nobody
+        return lines
     names = hosts.unique(maintain_order=True)
     if names.str.contains("^[0-9]+$").any():
         if len(names) > 1:
@@ -53,7 +55,7 @@ def tell_apart(lines: pl.DataFrame, file: str) -> pl.DataFrame:
                 f"{file} has lines of {len(names)} tasks of srun ({', '.join(names[:3])}), and nothing says on which "
                 "hosts they ran: write a file for each (srun --output=%N.log) and give each its --node"
             )
-        return labelled.with_columns(nobody[HOST])
+        return labelled.drop(HOST)
     return labelled
 
 
@@ -65,8 +67,8 @@ def by_host(text: str, file: str) -> list[tuple[str, str, Sequence[int]]]:
         return [("", text, ())]
     lines = pl.DataFrame(list(written(text)), {"line": pl.Int64, "text": pl.String}, orient="row")
     apart = tell_apart(lines, file)
-    if apart["text"].equals(lines["text"]):
-        return [("", text, ())]
+    if HOST not in apart.columns:
+        apart = apart.with_columns(pl.lit("").alias(HOST))
     end = "\n" if text.endswith("\n") else ""
     return [
         (str(host or ""), "\n".join(rows["text"]) + end, rows["line"].to_list())
