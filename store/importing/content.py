@@ -240,7 +240,9 @@ def _lines(content: bytes, path: Path) -> pl.DataFrame:
 
 def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path) -> None:
     option = sheet.options.header
-    table = tell_apart(table, sheet.file)
+    of_hosts = tell_apart(table, sheet.file)
+    if re.search("[,;\t]", of_hosts["text"][0]):  # else it is a text with a colon behind the first word
+        table = of_hosts
     hosts = table.select(LINE, pl.col(HOST).alias("node")).drop_nulls() if HOST in table.columns else None
     if _OF_EXCEL.match(table["text"][0]) and table.height > 1:
         table = table.slice(1)
