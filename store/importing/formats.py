@@ -158,6 +158,7 @@ def _check_one_host(sheet: Sheet, node: str) -> None:
         return
     uuid = pl.col("gpu").str.contains("^(?i:GPU)-[0-9a-fA-F-]{36}$") & (pl.col(where) != "")
     rows = sheet.frame.filter(uuid if "node" not in sheet.frame.columns else uuid & (pl.col("node") == ""))
+    rows = rows.with_columns(pl.col("gpu").str.to_lowercase())
     shared = rows.group_by(where).agg(pl.col("gpu").unique(maintain_order=True), pl.col(LINE).first())
     shared = shared.filter(pl.col("gpu").list.len() > 1).sort(LINE)
     hosts: dict[str, str] = {}  # GPU -> a GPU of the same host

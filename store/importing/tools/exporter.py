@@ -57,6 +57,7 @@ class _Reading:
     xid: int | None = None
     xid_counts: dict[int, tuple[int, int]] = field(default_factory=dict)  # XID -> count, and of how many ms
     reasons: int | None = None
+    measured: bool = False  # it says more than who had the GPU
     jobs: dict[str, set[str]] = field(default_factory=dict)
     user: str | None = None
 
@@ -64,11 +65,6 @@ class _Reading:
     def place(self) -> tuple[str, str | int]:
         """Its host, "" where it is not known, and its time."""
         return str(self.labels.get("node", "")), self.when
-
-    @property
-    def is_of_jobs(self) -> bool:
-        """Whether it says nothing but who had the GPU."""
-        return not (self.values or self.xid_counts) and self.xid is None and self.reasons is None
 
 
 def read_answer(answer: str, rows: Rows) -> None:
@@ -121,7 +117,7 @@ def read(page: str, rows: Rows) -> None:
     readings.sort(key=lambda reading: places[reading.place])
     counts: dict[tuple[str, int], int] = {}
     for reading in readings:
-        if not reading.is_of_jobs:
+        if reading.measured:
             key = rows.add(reading.line, _row(reading))
             if reading.whose.instance is None:
                 _tell_xids(key, reading, counts, rows)
@@ -204,6 +200,7 @@ def _readings(page: str, rows: Rows) -> list[_Reading]:
         reading, of_place = (readings.setdefault((gpu.key, when), _Reading(sample.line, gpu, when)) for gpu in both)
         for of_gpu in (reading, of_place):
             of_gpu.labels.update(gpus.described(labels))
+            of_gpu.measured |= name not in (_JOB_GAUGE, _USER_GAUGE)
         number = int(sample.value) if sample.value is not None and 0 <= sample.value < 2**53 else 0
         if reason is not None:
             reading.reasons = (reading.reasons or 0) | (REASON_BITS[reason[1]] if number else 0)
