@@ -185,7 +185,7 @@ class Listing:
     """What is chosen: `probe`."""
 
 
-class PlotlyFigure(Protocol):
+class Figure(Protocol):
     """A figure of Plotly, plain or of Plotly's own class."""
 
     @property
@@ -209,7 +209,7 @@ class Chart:
 
     title: str
     caption: str
-    figures: Mapping[str, PlotlyFigure]
+    figures: Mapping[str, Figure]
     opens: bool = False
     """Whether a GPU that is opened in a `Listing` is shown here."""
     choice: str = ""

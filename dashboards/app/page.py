@@ -20,7 +20,7 @@ from dash import State as Also
 from dash.exceptions import PreventUpdate
 
 from ...errors import WhorlError
-from ..document import Chart, Command, Part, PlotlyFigure, Table
+from ..document import Chart, Command, Figure, Part, Table
 from ..markup import Element, Medium, Node, draw, element
 from ..words import capital, cut, minus, printable
 from .grid import Address, grid, menu
@@ -78,7 +78,8 @@ def component(part: Part, address: Address | None = None, chosen: State | None =
         return html.Div([label, kept]), drawn
 
     medium = Medium(plain=_with_times, link=link, table=table, chart=chart, sorts=True)
-    return _dash(draw(part, medium))
+    drawn: Component = _dash(draw(part, medium))
+    return drawn
 
 
 _DASH_NAMES = {"class": "className", "tabindex": "tabIndex", "datetime": "dateTime"}
@@ -113,7 +114,7 @@ def follow_charts(app: Dash) -> None:
 
 
 def graph(
-    figure: PlotlyFigure | dict[str, Any],
+    figure: Figure | dict[str, Any],
     label: str,
     *inside: Any,
     config: Mapping[str, Any] | None = None,
@@ -140,7 +141,8 @@ def graph(
 
 def prose(text: str) -> Component:
     """A sentence with what stands between two backticks as code, and times that a reader may have in local time."""
-    return _dash(element("span", *Medium(plain=_with_times).prose(text)))
+    drawn: Component = _dash(element("span", *Medium(plain=_with_times).prose(text)))
+    return drawn
 
 
 def _with_times(text: str) -> list[Node]:

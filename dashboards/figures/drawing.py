@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,29 +22,12 @@ from numpy.typing import NDArray
 
 from ...analysis.fleet.side_by_side import Floats
 from ...analysis.verdicts import Kind, Verdict
+from ..document import Figure as Figure
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY
 from ..words import minus
 
 if TYPE_CHECKING:
     from plotly import graph_objects
-
-
-class Figure(Protocol):
-    """A figure, plain or of Plotly's class: what pages and reports take."""
-
-    @property
-    def data(self) -> Any:
-        """Its traces."""
-
-    @property
-    def layout(self) -> Any:
-        """Its axes and all else."""
-
-    def to_plotly_json(self) -> dict[str, Any]:
-        """What a browser gets; Dash calls it."""
-
-    def to_json(self) -> str | None:
-        """The same as text."""
 
 
 def _trace(kind: str, trace: Mapping[str, Any] | None = None, /, **properties: Any) -> dict[str, Any]:

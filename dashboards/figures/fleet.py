@@ -140,11 +140,6 @@ def printed_figure(printed: Printed, *, ratio: bool) -> GpuFigure:
     return GpuFigure(key, f"{name}{where}", key, unit, digits, f"{key}_apart", more, "%" if ratio else unit)
 
 
-def find(quantities: Sequence[GpuFigure], key: str | None) -> GpuFigure:
-    """The one that an address names; the first where it names none of them."""
-    return next((quantity for quantity in quantities if quantity.key == key), quantities[0])
-
-
 # -- all probes, and one of them ----------------------------------------------------------------------------------
 
 
