@@ -7,22 +7,18 @@ search       energy searches on tasks whose truth is known (services on simulate
              Gaussian process, by the same rule of answering. `confirmed`: the whole of `whorl tune`, which measures its
              answer again. `others`: other GPUs, bounds and noises.
 warm_start   the same with a sweep of another model of GPU as prior, and without
-stress       the hardest setting of public kernels (each failed or measured once), beside random settings
 power_plans  power limits of synchronous jobs in simulated fleets: energy saved, and how much slower the step; beside it
              one limit for all that saves as much. `braked`: how often a braked GPU is named, and others are
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
 import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,8 +37,7 @@ from whorl.analysis.tuning.power_plan import (
     step_time,
 )  # fmt: skip
 from whorl.analysis.tuning.search import FIRST_RANDOM, FloatArray, Knob, Prior, Search, Setting, TimeBound, Trial
-from whorl.analysis.tuning.stress import RANDOM_FIRST, StressKnob, StressSearch
-from whorl.benchmarks.harness import DATA, BenchOptions, mean_interval, run, say, share
+from whorl.benchmarks.harness import DATA, BenchOptions, run, say, share
 from whorl.benchmarks.tuning_tasks import TuningTask, services, simulated, sweeps
 from whorl.errors import DeviceError
 from whorl.jobs.tuning import TuningOptions, tune
@@ -320,73 +315,6 @@ def searched(task: TuningTask, prior: Prior | None, seed: int, budgets: Sequence
     return regrets
 
 
-# -- stress ----------------------------------------------------------------------------------------------------------
-
-KERNELS = ("hub_gemm_RTX_3090.csv.gz", "hub_convolution_A100.csv.gz", "hub_convolution_A4000.csv.gz")
-
-
-def stress(options: BenchOptions) -> dict[str, Any]:
-    """A setting is worth the best time of the file over its time; failed ones are worth nothing."""
-    seeds, tables = options.pick(2, 20, 60), {}
-    methods = {"random": 1000, "whorl": RANDOM_FIRST}  # how many trials are drawn at random
-    for path in (DATA / "tune" / name for name in KERNELS[: options.pick(1, 3, 3)]):
-        if not path.exists():
-            return {"did_not_run": "the public kernels are not beside the clone"}
-        knobs, value, fits = kernel(path)
-        reached = {
-            name: np.array(
-                [
-                    best_of(
-                        StressSearch(knobs, fits=fits, special_chance=None, random_first=random_first, seed=seed), value
-                    )
-                    for seed in range(seeds)
-                ]
-            )
-            for name, random_first in methods.items()
-        }
-        tables[path.name.split(".")[0]] = {"knobs": len(knobs)} | {
-            name: {
-                f"value_{trials}": mean_interval(best[:, place].tolist(), 4) for place, trials in enumerate((15, 30))
-            }
-            | {"ahead_of_random_30": mean_interval((best - reached["random"])[:, 1].tolist(), 4)}
-            for name, best in reached.items()
-        }
-        say(f"{path.name}: {tables[path.name.split('.')[0]]['whorl']}")
-    return {"seeds": seeds, "kernels": tables}
-
-
-def best_of(searching: StressSearch, value: Callable[[Setting], float | None]) -> list[float]:
-    """The best value after 15 and after 30 trials."""
-    reached = []
-    for trial in range(1, 31):
-        setting = searching.suggest()
-        searching.tell(setting, value(setting))
-        if trial in (15, 30):
-            best = searching.best
-            reached.append(best.value if best and best.value is not None else 0.0)
-    return reached
-
-
-def kernel(path: Path) -> tuple[list[StressKnob], Callable[[Setting], float | None], Callable[[Setting], bool]]:
-    """The knobs of a kernel's file, the value of a setting, whether it compiles; the default has the median time."""
-    with gzip.open(path, "rt", newline="") as lines:
-        header, *rows = list(csv.reader(lines))
-    names = header[:-1]
-    times = {tuple(map(float, row[:-1])): float(row[-1]) if row[-1] else None for row in rows if row}
-    ranked = sorted((time_ms, setting) for setting, time_ms in times.items() if time_ms is not None)
-    best_ms, default = ranked[0][0], ranked[len(ranked) // 2][1]
-
-    def place(setting: Setting) -> tuple[float, ...]:
-        return tuple(setting[name] for name in names)
-
-    def value(setting: Setting) -> float | None:
-        time_ms = times.get(place(setting))
-        return None if time_ms is None else best_ms / time_ms
-
-    knobs = [StressKnob(name, tuple(sorted({row[i] for row in times})), default[i]) for i, name in enumerate(names)]
-    return knobs, value, lambda setting: place(setting) in times
-
-
 # -- power plans -----------------------------------------------------------------------------------------------------
 
 
@@ -572,7 +500,7 @@ def power_plans(options: BenchOptions) -> dict[str, Any]:
     }
 
 
-SECTIONS = {"search": search, "warm_start": warm_start, "stress": stress, "power_plans": power_plans}
+SECTIONS = {"search": search, "warm_start": warm_start, "power_plans": power_plans}
 
 if __name__ == "__main__":
     run("tune", SECTIONS, packages=("numpy", "scikit-learn"))

@@ -38,7 +38,7 @@ from ..document import (
 )
 from ..figures import gpu as figures
 from ..figures.fleet import over_time
-from ..words import MISSING, count, in_store, listed, many, minute, number, with_interval
+from ..words import MISSING, count, in_store, many, minute, number, with_interval
 from .evidence import because, changed_with, peers
 from .telemetry import newest_section
 from .verdicts import as_judged, definitions, effect, findings, least
@@ -131,7 +131,9 @@ def what_was_found(
     missing. `own_runs`: of `one_gpu.explain.own_runs`."""
     simulated = is_simulated(own_runs)
     verdicts = () if judged is None else judged.verdicts
-    parts: list[Part] = [*_warnings(row, happened, simulated=simulated), _in_a_sentence(judged, own_runs)]
+    parts: list[Part] = [*_warnings(row, happened, simulated=simulated)]
+    if sentence := _in_a_sentence(judged, own_runs):
+        parts.append(sentence)
     if verdicts:
         parts.append(findings(verdicts))
     parts += [
@@ -151,11 +153,9 @@ def what_was_found(
 
 
 def _in_a_sentence(judged: Found | None, own_runs: pl.DataFrame) -> str:
-    """What was found, in a sentence."""
-    wrong = [] if judged is None else [verdict for verdict in judged.verdicts if verdict.kind is not Kind.FAST]
-    if wrong:
-        kinds = list(dict.fromkeys(f"{verdict.kind} ({verdict.state})" for verdict in wrong))
-        return f"Found against it: {listed(kinds, 6)}."
+    """What was found, in a sentence; "" where findings follow that say it."""
+    if judged is not None and any(verdict.kind is not Kind.FAST for verdict in judged.verdicts):
+        return ""
     if own_runs.is_empty() and (judged is None or not judged.verdicts):
         return "It was never measured: nothing can be said of its speed."
     if judged is None:
@@ -261,7 +261,9 @@ def which(row: Row, shared: Mapping[str, tuple[int, int]], own_runs: pl.DataFram
     measured = f"{own_runs.height:,}"
     if len(began):
         measured += f", from {minute(began.min())} to {minute(began.max())} UTC"  # type: ignore[arg-type]
-    pairs += [("cluster", str(row["cluster"])), ("key in the tables", str(row["gpu"])), ("runs", measured)]
+    pairs += [("cluster", str(row["cluster"])), ("runs", measured)]
+    if row["gpu"] != row["uuid"]:
+        pairs.append(("key in the tables", str(row["gpu"])))
     return Section("Which GPU", [Facts([*pairs, *([("not known", ", ".join(unknown))] if unknown else [])])])
 
 
