@@ -85,6 +85,10 @@ class _Record(NamedTuple):
     """As `seed=integer`; empty for an option without keys."""
     text: str
 
+    def whole(self) -> str:
+        """As it is typed: `--set seed=integer`, `--backend simulated:seed=integer`."""
+        return f"{self.option} {self.key}".rstrip().replace(": ", ":")
+
     def short(self) -> str:
         """The name without what it takes, as `--json`, `--set seed` and `--backend simulated:seed`."""
         if not self.key:
@@ -163,19 +167,7 @@ def page(root: click.Context) -> Iterator[str]:
         yield f".SS {_roff(context.command_path)}"
         yield f".B {_roff(context.command_path)}\n{_roff(' '.join(context.command.collect_usage_pieces(context)))}"
         yield from _text(context.command.help or "")
-        yield from (f".TP\n.B {_roff(names)}\n{_roff(text)}" for names, text in _options(context))
-
-
-def _options(context: click.Context) -> Iterator[tuple[str, str]]:
-    """How each option of a command is written, and what it does; the keys of an option one by one."""
-    for parameter in context.command.get_params(context):
-        names, text = parameter.get_help_record(context) or ("", "")
-        if text and names != "-h, --help":
-            yield names, text
-            keys = parameter.records() if isinstance(parameter, PairsOption) else ()
-            yield from (
-                (f"{option}{'' if option.endswith(':') else ' '}{key}", meaning) for option, key, meaning in keys
-            )
+        yield from (f".TP\n.B {_roff(record.whole())}\n{_roff(record.text)}" for record in _records(context))
 
 
 def _below(context: click.Context) -> Iterator[click.Context]:
