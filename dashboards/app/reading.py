@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ...analysis.contents import has_rows, held, judged_gpus, newest_campaigns, not_judged, places
+from ...analysis.contents import fleet_now, has_rows, held, judged_gpus, newest_campaigns, not_judged, places
 from ...analysis.verdicts.judgements import Newer, stored
 from ...store.schema import TABLES
 from ..documents.fleet import JudgedFleet
@@ -169,6 +169,7 @@ def read_first_page(reading: Reading) -> None:
     for question in (held, judged_clusters, not_judged):
         reading.answer(question)
     reading.answer(newest_campaigns, MOST_CAMPAIGNS)
+    fleet_now(reading.store)  # nothing of it stays but open files: half of what the first look takes
 
 
 def begin(store: Store) -> Reading:

@@ -40,7 +40,8 @@ PAGES: tuple[Page, ...] = (OVERVIEW, FLEET, GPU, TELEMETRY, ENERGY, PLACEMENT, S
 
 _PAGE, _NAVIGATION = "page", "navigation"
 _COPIES = "copies"  # where a table asks for the command and the query that print the same
-_SOON_S = 10.0
+_SOON_S, _AFTER_S = 10.0, 2.0
+"""When reading ahead begins: so long after the start, or after the first page, which asks for its newest readings."""
 _GRID = "_dash-component-suites/dash_ag_grid/async-community.js"
 """What draws tables. Dash would load it when the first table comes, after all else; the first page needs none."""
 _LOOK = Path(__file__).parents[1] / "document.css"
@@ -94,7 +95,7 @@ def make_app(reading: Reading, *, prefix: str = "/", token: str | None = None, a
         page = find_page(path)
         parts = _page(page, reading, search), _links(page, reading, search), None
         if ahead:
-            begin()
+            soon(_AFTER_S)
         return parts
 
     def copies() -> dict[str, str]:
@@ -108,10 +109,14 @@ def make_app(reading: Reading, *, prefix: str = "/", token: str | None = None, a
     def begin() -> None:
         read_ahead(chain.from_iterable(page.ahead(reading) for page in PAGES))
 
-    if ahead:
-        waiting = threading.Timer(_SOON_S, begin)
+    @cache
+    def soon(seconds: float) -> None:
+        waiting = threading.Timer(seconds, begin)
         waiting.name, waiting.daemon = "ahead", True
         waiting.start()
+
+    if ahead:
+        soon(_SOON_S)
     return app
 
 
