@@ -44,7 +44,6 @@ from ..figures.machine import Grid, end_of, live_map
 from .grid import MOST, GridOptions, frame_table
 
 if TYPE_CHECKING:
-    from ...store import Store
     from .reading import Reading
     from .state import State as Address
 
@@ -300,26 +299,26 @@ class FleetView:
         return frame_table(rows, columns, "All GPUs"), GridOptions(list(columns), rows["gpu"].to_list(), sort)
 
 
-def read_probe(store: Store, cluster: str, workload: str, campaign: str | None) -> Beside:
-    """The GPUs beside each other in a workload. Raises InputError where it has no runs."""
-    return beside(runs_of(store, cluster, workload, campaign, gpus_on(store, cluster)))
-
-
 def view(reading: Reading, choice: FleetChoice) -> FleetView:
     """What is shown; kept until the store changes. Raises InputError where the runs are gone."""
-    cluster = choice.cluster.cluster
+    cluster, workload, campaign = choice.cluster.cluster, choice.workload, choice.campaign
+
+    def read_probe() -> Beside:
+        return beside(runs_of(reading.store, cluster, workload, campaign, reading.answer(gpus_on, cluster)))
 
     def make() -> FleetView:
-        gpus = reading.answer(read_probe, cluster, choice.workload, choice.campaign)
+        gpus = reading.kept(("beside", cluster, workload, campaign), read_probe)
+        # Of 27,648 GPUs, who they are and where their cells lie is half of what another probe takes.
+        grid = reading.kept(("grid", cluster, *gpus.rows["gpu"]), lambda: Grid.of(gpus.rows))
         judgement = next((each for each in reading.answer(newest) if each.cluster == cluster), None)
         prints = None if choice.printed is None else reading.answer(of_print, cluster, choice.printed)
-        return placed(choice, gpus, judgement, prints)
+        return placed(choice, gpus, grid, judgement, prints)
 
     return reading.kept(("fleet", *choice.values.values()), make)
 
 
 def placed(
-    choice: FleetChoice, gpus: Beside, judgement: Judgement | None, prints: pl.DataFrame | None = None
+    choice: FleetChoice, gpus: Beside, grid: Grid, judgement: Judgement | None, prints: pl.DataFrame | None = None
 ) -> FleetView:
     """The GPUs where they stand in the figures. `prints`: of `of_print`, where a figure of the fingerprint is shown."""
     rows, figure = gpus.rows, choice.figure
@@ -328,7 +327,7 @@ def placed(
     rows = rows.with_columns(finding)
     if prints is not None:
         rows = rows.join(prints, on="gpu", how="left", maintain_order="left")
-    grid, level = Grid.of(rows), level_of(rows)
+    level = level_of(rows)
     strips_of = Strips.of(rows, figure, level)
     cells = np.array([grid.cell[gpu] for gpu in rows["gpu"].to_list()], dtype=np.int32).reshape(-1, 2)
     rows = rows.with_columns(

@@ -25,6 +25,7 @@ from whorl.dashboards.app.state import parse
 from whorl.dashboards.figures import fleet as figures
 from whorl.dashboards.figures.drawing import Scale
 from whorl.dashboards.figures.fleet import GPU_FIGURES, Marks, Strips, signed, strips
+from whorl.dashboards.figures.machine import Grid
 from whorl.tests.dashboards.asking import Asked
 from whorl.tests.probed_fleet import stored
 
@@ -68,7 +69,7 @@ def _view(gpus: int, slow: int = 1) -> FleetView:
     choice = FleetChoice(Comparable("c", (Work("w", gpus),), ()), ("c",), "w", None, GPU_FIGURES[0], GPU_FIGURES, None)
     verdicts = tuple(_verdict(name) for name in named[1 : 1 + slow])
     found = Beside(rows, 20 * gpus, None, None, ())
-    return placed(choice, found, Judgement("c", verdicts, (), gpus, 1))
+    return placed(choice, found, Grid.of(rows), Judgement("c", verdicts, (), gpus, 1))
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +207,7 @@ def test_what_a_fleet_is_and_cannot_say_is_said(small: FleetView) -> None:
     assert "n = 431" in " ".join(_texts(compared(small, [], STORE)))
     numbers = [rounded(value, 3) for value in (8.7691, 290.3486, -2434.787, 66045.578, None)]
     assert numbers == ["8.769", "290.35", "−2,434.8", "66,046", "n/a"]
-    unjudged = placed(small.choice, small.beside, None)
+    unjudged = placed(small.choice, small.beside, small.grid, None)
     assert "whorl verdicts --store 'my fleet' --cluster c" in " ".join(_texts(compared(unjudged, [], STORE)))
     assert unjudged.rows["finding"].is_null().all()
     assert small.rows["finding"].to_list().count("none") == 431
