@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import io
 import logging
 import os
@@ -326,8 +325,6 @@ def main() -> None:
     except SystemExit as end:
         _leave_threads(end.code)
         raise
-    finally:
-        gc.freeze()  # as it ends, Python looks for cycles among all objects: a tenth of the time of a short verb
 
 
 def _whole(stdout: TextIO) -> TextIO:

@@ -230,7 +230,6 @@ def test_standard_input_and_text_that_is_not_utf8(store: Store) -> None:
     assert whorl(store, "-", stdin=b"select '\xff'").exit_code == 4
 
 
-@pytest.mark.long
 def test_no_escape_codes_and_no_cut_text_where_the_output_is_no_terminal(store: Store) -> None:
     long = "x" * 5000
     command = [sys.executable, "-m", "whorl", "sql", "--store", str(store.root), f"select '{long}' as a, 1 as b"]
