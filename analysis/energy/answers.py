@@ -22,8 +22,8 @@ from .attribute import Kind
 from .billing import host_source
 from .books import ALL_ENERGY, COSTS, PARTS, REFUSED_FROM, Balance, Booked, EnergyQuestion, add_up, balance, booked
 from .carbon import NoFigure
+from .idle import IDLE_SOURCES
 from .readings import covered, has_telemetry, rows_since
-from .sensor import IDLE_SOURCES
 from .settings import EnergySettings, find_settings
 
 if TYPE_CHECKING:

@@ -43,8 +43,9 @@ from .claims import (
     of_crowds,
     of_notes,
 )
+from .idle import IDLE_SOURCES, IdleSource
 from .meter import Meters
-from .sensor import IDLE_SOURCES, Flags, Floats, IdleSource, Ints, Note, PowerSource, Reason, Times
+from .sensor import Flags, Floats, Ints, Note, PowerSource, Reason, Times
 
 
 class Kind(Code):

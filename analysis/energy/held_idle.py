@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +29,7 @@ from .billing import cuts as changes
 from .billing import priced, rates_between
 from .boards import board_errors
 from .books import COSTS, add_up, lacking_code
-from .meter import Meters
+from .meter import Energies, Meters
 from .readings import covered, metered_readings
 from .sensor import Readings
 from .settings import EnergySettings, find_settings
@@ -147,15 +149,18 @@ def held_idle(
     around = since_ns - _LONGEST_NS, until_ns + _LONGEST_NS
     uses, billed = [pl.DataFrame(schema=_USE)], []
     read = metered_readings(store, gpus=claims, since_ns=around[0], until_ns=around[1]) if claims else ()
-    for number, (readings, meter) in enumerate(read, start=1):
+    for readings, meters in chain.from_iterable(read):
         if progress is not None:
-            progress(f"metering GPUs: {number:,} of {len(claims):,}")
-        of_gpu = claims[meter.gpus[0]]
-        use, row, began, ended = _use(of_gpu, readings, _most_idle_w(meter), options.least_s)
-        uses.append(use)
-        part, began, ended = cut_apart(began, ended, changes(rates))
-        pieces_of_gpu = _pieces(meter.calibrated(errors.calibrated), of_gpu[row[part]], began, ended)
-        billed.append(priced(pieces_of_gpu, rates, settings).select(_PIECE))
+            progress(f"metering GPUs: {len(uses):,} of {len(claims):,}")
+        calibrated = meters.calibrated(errors.calibrated)
+        for gpu, (key, most_w) in enumerate(zip(meters.gpus, _most_idle_w(meters).tolist(), strict=True)):
+            use, row, began, ended = _use(claims[key], readings.each(itemgetter(gpu)), most_w, options.least_s)
+            uses.append(use)
+            part, began, ended = cut_apart(began, ended, changes(rates))
+            energies = calibrated.over(np.full(len(part), gpu), began, ended)
+            billed.append(
+                priced(_pieces(energies, claims[key][row[part]], began, ended), rates, settings).select(_PIECE)
+            )
     pieces = pl.concat(billed) if billed else None
     lacking = [None if pieces is None else lacking_code(pieces, name) for name in _REASONS]
     gpus = _with_reasons(held.join(pl.concat(uses), on="held", how="left", maintain_order="left"))
@@ -236,12 +241,10 @@ def _held(store: Store, options: IdleOptions, since_ns: int, until_ns: int) -> t
 # -- readings -------------------------------------------------------------------------------------------------
 
 
-def _most_idle_w(meter: Meters) -> float:
-    """What a GPU draws at most without work, W; NaN where neither that nor its power limit is known."""
-    idle_w, limit_w = float(meter.idle_w[0]), float(meter.limit_w[0])
-    if np.isnan(idle_w):
-        return _OF_LIMIT * limit_w
-    return idle_w + POWER_SHARE * max(float(np.nan_to_num(limit_w - idle_w)), 0.0)
+def _most_idle_w(meters: Meters) -> NDArray[np.float64]:
+    """What each GPU draws at most without work, W; NaN where neither that nor its power limit is known."""
+    above_w = np.maximum(np.nan_to_num(meters.limit_w - meters.idle_w), 0.0)
+    return np.where(np.isnan(meters.idle_w), _OF_LIMIT * meters.limit_w, meters.idle_w + POWER_SHARE * above_w)
 
 
 def _use(
@@ -294,9 +297,8 @@ def _use(
 # -- what it cost ---------------------------------------------------------------------------------------------
 
 
-def _pieces(meter: Meters, claims: pl.DataFrame, began_ns: Times, ended_ns: Times) -> pl.DataFrame:
+def _pieces(energies: Energies, claims: pl.DataFrame, began_ns: Times, ended_ns: Times) -> pl.DataFrame:
     """The energy of stretches of a GPU, of claims with a share: `attribute.PIECES`, held and job_id."""
-    energies = meter.over(np.zeros(len(claims), np.int64), began_ns, ended_ns)
     figures = {
         "energy_j": energies.energy_j, "below_j": energies.below_j, "above_j": energies.above_j,
         "variance_j2": energies.variance_j2, "sensed_j": energies.measured_j, "sensed_s": energies.measured_s,

@@ -31,8 +31,9 @@ is left out. Where it cannot be believed, the integrated power stands in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -42,12 +43,10 @@ from numpy.typing import NDArray
 
 from ...store.aliasing import FLOOR, LIKELY, SUMS, variance_j2
 from ...store.power_sensors import NORMAL_95, sensor_of_model
+from .idle import IDLE_SOURCES, IdlePower, IdleSource, idle_power
 from .sensor import (
-    IDLE_SOURCES,
     Flags,
     Floats,
-    IdlePower,
-    IdleSource,
     Ints,
     Note,
     PowerSource,
@@ -57,11 +56,12 @@ from .sensor import (
     SensedPower,
     Times,
     aliasing,
+    alike,
     beside,
     followed,
-    idle_power,
     notes_of,
     power_at,
+    rows_of,
     sensed_power,
     steps,
 )
@@ -344,185 +344,211 @@ class Meters:
         return reasons
 
 
-# -- from readings to a meter ----------------------------------------------------------------------------------
+# -- from readings to meters -----------------------------------------------------------------------------------
 
 
-def meter_of_readings(
-    gpu: tuple[str, str],
+def meters_of_readings(
+    gpus: Sequence[tuple[str, str]],
     readings: Readings,
-    limit_w: float | None = None,
-    model: str | None = None,
-    events: Iterable[Note] = (),
+    limits_w: Sequence[float | None],
+    *,
+    models: Sequence[str | None],
+    events: Sequence[Sequence[Note]],
 ) -> Meters:
-    """The meter of one GPU (cluster and GPU), which may have no readings.
+    """The meters of some GPUs (cluster and GPU of each), of which there are as many readings each, or none.
 
-    `limit_w` is its power limit where the readings have none; `events` are notes that were made elsewhere.
+    `limits_w` are their power limits where the readings have none; `events` are notes that were made elsewhere.
     """
-    notes, limit = list(events), np.nan if limit_w is None else limit_w
+    notes, limit_w = [list(of_gpu) for of_gpu in events], np.array([[limit] for limit in limits_w], np.float64)
     ts = readings.ts_ns
-    if not len(ts):
-        return _without_energy(gpu, (0, 0), limit, notes, Reason.NO_TELEMETRY)
+    if not ts.size:
+        return _without_energy(gpus, np.zeros((len(gpus), 2), np.int64), limit_w, notes, Reason.NO_TELEMETRY)
     if readings.limit_w is not None:
-        highest = float(np.fmax.reduce(readings.limit_w))
-        limit = highest if highest > 0 else limit
-    sensor = None if model is None else sensor_of_model(model)
-    if sensor is not None and sensor.of_module:  # they are of a whole module, processor included
-        readings = replace(readings, counter_j=None, instant_w=None)
-    sensed = sensed_power(readings, limit, model, notes)
-    useful = sensed.has_power | sensed.stuck | sensed.zero
-    if readings.counter_j is not None:
-        useful |= ~np.isnan(readings.counter_j)
-    if np.count_nonzero(useful) < 2:
-        reason = Reason.NO_TELEMETRY if useful.any() else Reason.NO_SENSOR
-        return _without_energy(gpu, (int(ts[0]), int(ts[-1])), limit, notes, reason)
-    return _metered(gpu, sensed if useful.all() else sensed.take(useful), limit, notes, ts[~useful])
+        highest = np.fmax.reduce(readings.limit_w, axis=1, keepdims=True)
+        limit_w = np.where(highest > 0, highest, limit_w)
+    parts, order = list[Meters](), list[int]()
+    for sensor, of_sensor in alike(None if model is None else sensor_of_model(model) for model in models).items():
+        some = readings.each(partial(rows_of, of_sensor))
+        if sensor is not None and sensor.of_module:  # they are of a whole module, processor included
+            some = replace(some, counter_j=None, instant_w=None)
+        for at, sensed in sensed_power(some, limit_w[of_sensor], sensor, [notes[gpu] for gpu in of_sensor.tolist()]):
+            numbers = of_sensor[at]
+            names, of_these = [gpus[gpu] for gpu in numbers.tolist()], [notes[gpu] for gpu in numbers.tolist()]
+            n, all_ns = sensed.watts.shape[1], rows_of(numbers, ts)
+            if n >= 2:
+                parts.append(_metered(names, sensed, limit_w[numbers], of_these, all_ns))
+            else:
+                reason = Reason.NO_TELEMETRY if n else Reason.NO_SENSOR
+                parts.append(_without_energy(names, all_ns[:, [0, -1]], limit_w[numbers], of_these, reason))
+            order += numbers.tolist()
+    return Meters.joined(parts).only(np.argsort(order))
 
 
-def _metered(gpu: tuple[str, str], sensed: SensedPower, limit_w: float, notes: list[Note], useless_ns: Times) -> Meters:
-    """`useless_ns`: when there are readings of which nothing counts."""
+def _metered(
+    gpus: Sequence[tuple[str, str]], sensed: SensedPower, limit_w: Floats, notes: Sequence[list[Note]], all_ns: Times
+) -> Meters:
+    """`all_ns`: when there are rows, also those of which nothing counts."""
     ts, step = sensed.readings.ts_ns, sensed.step_s
     idle = idle_power(sensed, limit_w)
     floor_w, full_w, highest_w = _levels(sensed, idle, limit_w)
-    power = power_at(sensed, (floor_w + highest_w) / 2 if limit_w > 0 else floor_w)
+    power = power_at(sensed, np.where(limit_w > 0, (floor_w + highest_w) / 2, floor_w))
     together, powered = followed(sensed)
     slope, bend = step * power, step * steps(power) / 2
     by_power = slope + bend
     back, mixed = _clock_set_back(ts, notes)
-    trusted, counter_j = np.zeros(len(ts), bool), np.zeros(len(ts))
+    trusted, counter_j = np.zeros(ts.shape, bool), np.zeros(ts.shape)
     if (counter := sensed.readings.counter_j) is not None:
         counter = np.where((counter >= 0) & (counter < 2.0**53) & ~mixed, counter, np.nan)
-        trusted, counter_j = _counted(ts, counter, by_power, powered, highest_w, notes)
+        trusted, counter_j = _counted(ts, counter, by_power, powered=powered, highest_w=highest_w, notes=notes)
     energy = np.where(trusted, counter_j, by_power)
     blind = ~(trusted | powered)
-    blind[-1] = False
-    _note_gaps(sensed, blind, energy, useless_ns, notes)
+    blind[:, -1] = False
+    _note_gaps(sensed, blind, energy, all_ns=all_ns, notes=notes)
     # Within an interval the energy has the shape of the power, but where there is none.
     shaped = (by_power > 0) & ~blind
     factor = energy / np.where(shaped, by_power, 1.0)
     slope, bend = np.where(shaped, slope * factor, energy), np.where(shaped, bend * factor, 0.0)
 
     sums = np.array(aliasing(sensed, power, floor_w, full_w))
-    apart = _disagreement(ts, step, (by_power, energy), sums, trusted & powered & ~beside(mixed), notes)
+    both = trusted & powered & ~beside(mixed)
+    apart = _disagreement(sensed, by_power, energy, sums=sums, both=both, notes=notes)
     if trusted.any():  # it misses nothing between its readings, but what it adds up may be those of the same sensor
         period = sensed.timing.period_s
-        sums[:, trusted] *= 1.0 - min(sensed.timing.window_s / period, 1.0)
-        sums[0, trusted] *= period / max(sensed.read_every_s, period)
-    grown = {name: np.zeros(len(ts)) for name in PARTS} | dict(zip(SUMS, sums * ~blind, strict=True))
+        sums *= np.where(trusted, 1.0 - min(sensed.timing.window_s / period, 1.0), 1.0)
+        sums[0] *= np.where(trusted, period / sensed.usual_s, 1.0)
+    grown = {name: values * ~blind for name, values in zip(SUMS, sums, strict=True)}
     grown |= {"measured_j": energy * ~blind, "measured_s": step * ~blind, "counter_s": step * trusted}
     least_j = np.maximum(floor_w * step, np.where(trusted, 0.0, counter_j))
     for name, bound_j, share in (("below_j", energy - least_j, apart), ("above_j", highest_w * step - energy, -apart)):
-        of_counter = np.where(trusted, max(share, 0.0) * energy, 0.0)
+        of_counter = np.where(trusted, np.maximum(share, 0.0) * energy, 0.0)
         grown[name] = np.where(blind, of_counter + np.maximum(bound_j, 0.0), of_counter)
     for name, flags in (("stuck_s", sensed.stuck), ("zero_s", sensed.zero)):
         grown[name] = np.where(blind & beside(flags), step, 0.0)
-    for at, seconds in back:
-        grown["above_j"][at] += seconds * highest_w
+    for gpu, at, seconds in back:
+        grown["above_j"][gpu, at] += seconds * highest_w[gpu, 0]
     jumps_w = np.abs(steps(power))
-    edge_w = np.maximum(jumps_w, np.append(jumps_w[1:], 0.0))
-    source = PowerSource.COUNTER if 0 < 2 * step[trusted].sum() >= step.sum() else sensed.timing.source
-    upto, parts = np.append(0.0, np.cumsum(energy[:-1])), np.zeros((len(PARTS), len(ts)))
+    edge_w = jumps_w.copy()
+    np.maximum(jumps_w[:, :-1], jumps_w[:, 1:], out=edge_w[:, :-1])
+    upto, parts = np.zeros(ts.shape), np.zeros((len(PARTS), *ts.shape))
+    np.cumsum(energy[:, :-1], axis=1, out=upto[:, 1:])
     for sums_to, name in zip(parts, PARTS, strict=True):
         if grown[name].any():  # many are 0 everywhere
-            np.cumsum(grown[name][:-1], out=sums_to[1:])
+            np.cumsum(grown[name][:, :-1], axis=1, out=sums_to[:, 1:])
+    counted_s, first, last = (step * trusted).sum(axis=1), ts[:, 0], ts[:, -1]
+    mostly = (counted_s > 0) & (2 * counted_s >= step.sum(axis=1))
+    ends = ts.shape[1] * np.arange(1, len(gpus) + 1)
+    since_ns = np.append(0, np.cumsum(last - first + 1)[:-1])[:, None]
     return Meters(
-        gpus=[gpu], first_ns=ts[:1], last_ns=ts[-1:], origin_ns=ts[:1],
-        idle_w=np.array([idle.watts]), idle_low_w=np.array([idle.low_w]), idle_high_w=np.array([idle.high_w]),
-        idle_source=np.array([IDLE_SOURCES.index(idle.source)]), power_source=[source],
-        limit_w=np.array([limit_w], np.float64), lowest_w=np.array([floor_w]), highest_w=np.array([highest_w]),
-        notes=[tuple(notes)], empty=[None], begins=np.array([0]), ends=np.array([len(ts)]),
-        knots_ns=ts - ts[0], knots_s=sensed.times_s, energy_j=upto, slope_j=slope, bend_j=bend,
-        edge_w=np.where(together, edge_w, highest_w - floor_w),
-        parts=parts, ends_j=_ends(sensed, upto),
+        gpus=gpus, first_ns=first, last_ns=last, origin_ns=first,
+        idle_w=idle.watts[:, 0], idle_low_w=idle.low_w[:, 0], idle_high_w=idle.high_w[:, 0],
+        idle_source=idle.source[:, 0],
+        power_source=[PowerSource.COUNTER if counter else sensed.timing.source for counter in mostly.tolist()],
+        limit_w=limit_w[:, 0], lowest_w=floor_w[:, 0], highest_w=highest_w[:, 0],
+        notes=tuple(map(tuple, notes)), empty=[None] * len(gpus), begins=ends - ts.shape[1], ends=ends,
+        knots_ns=(ts - ts[:, :1] + since_ns).ravel(), knots_s=sensed.times_s.ravel(), energy_j=upto.ravel(),
+        slope_j=slope.ravel(), bend_j=bend.ravel(),
+        edge_w=np.where(together, edge_w, highest_w - floor_w).ravel(),
+        parts=parts.reshape(len(PARTS), -1), ends_j=_ends(sensed, upto).reshape(len(ENDS), -1),
     )  # fmt: skip
 
 
 def _ends(sensed: SensedPower, energy_j: Floats) -> Floats:
-    """(3, k) `ENDS`, from the energy up to each reading.
+    """(3, g, n) `ENDS`, from the energy up to each reading.
 
     With the power `early` and `late` in the time of the lag before and after an end, readings that lag by it move the
     end by lag x (early + late) / 2 as a level and by lag x (late - early) / 2 as power changes there. A mean over
     a window smears a step: a quarter of the window x (late - early) at most.
     """
-    times, here, last = sensed.times_s, np.arange(len(energy_j)), len(energy_j) - 1
-    lag_s, smear_s = sensed.timing.lag_s, sensed.timing.window_s / 4
-    reach = max(int(np.rint(lag_s / max(sensed.read_every_s, 1e-3))), 1)
-    back, ahead = np.maximum(here - reach, 0), np.minimum(here + reach, last)
-    early = (energy_j - energy_j[back]) / np.maximum(times - times[back], 1e-9)
-    late = (energy_j[ahead] - energy_j) / np.maximum(times[ahead] - times, 1e-9)
-    early[0], late[-1] = late[0], early[-1]
+    times, n = sensed.times_s, energy_j.shape[1]
+    here, lag_s, smear_s = np.arange(n), sensed.timing.lag_s, sensed.timing.window_s / 4
+    reach = sensed.reach(lag_s)
+    back, ahead = np.maximum(here - reach, 0), np.minimum(here + reach, n - 1)
+    early = (energy_j - energy_j[:, back]) / np.maximum(times - times[:, back], 1e-9)
+    late = (energy_j[:, ahead] - energy_j) / np.maximum(times[:, ahead] - times, 1e-9)
+    early[:, 0], late[:, -1] = late[:, 0], early[:, -1]
     level_j, moved_j = lag_s / 2 * (early + late), (lag_s / 2 + smear_s) * np.abs(late - early)
-    return np.stack([level_j, moved_j, np.zeros(len(here))])
+    return np.stack([level_j, moved_j, np.zeros(times.shape)])
 
 
-def _clock_set_back(ts: Times, notes: Sequence[Note]) -> tuple[list[tuple[int, float]], Flags]:
-    """Where a clock was set back: the interval, and by how many s; and the readings of times that it showed twice: rows
-    of both times lie mixed, and the counter to and fro."""
-    back, mixed = [], np.zeros(len(ts), bool)
-    for note in notes:
-        if note.problem == Problem.CLOCK_STEP and note.seconds is not None and note.seconds < 0:
-            first, end = np.searchsorted(ts, [note.began_ns, note.ended_ns + 1]).tolist()
-            mixed[first:end] = True
-            back.append((min(first, len(ts) - 2), -note.seconds))
+def _clock_set_back(ts: Times, notes: Sequence[Sequence[Note]]) -> tuple[list[tuple[int, int, float]], Flags]:
+    """Where a clock was set back: the GPU, the interval, and by how many s; and the readings of times that it showed
+    twice: rows of both times lie mixed, and the counter to and fro."""
+    back, mixed = [], np.zeros(ts.shape, bool)
+    for gpu, of_gpu in enumerate(notes):
+        for note in of_gpu:
+            if note.problem == Problem.CLOCK_STEP and note.seconds is not None and note.seconds < 0:
+                first, end = np.searchsorted(ts[gpu], [note.began_ns, note.ended_ns + 1]).tolist()
+                mixed[gpu, first:end] = True
+                back.append((gpu, min(first, ts.shape[1] - 2), -note.seconds))
     return back, mixed
 
 
-def _note_gaps(sensed: SensedPower, blind: Flags, energy: Floats, useless_ns: Times, notes: list[Note]) -> None:
-    """One note for each stretch without readings."""
-    ts, at = sensed.readings.ts_ns, np.flatnonzero(blind & ~sensed.refused)
-    if not len(at):
-        return
-    first = np.append(True, np.diff(at) > 1)
-    began, ended = at[first], at[np.append(first[1:], True)] + 1
-    gaps = notes_of(Problem.GAP, ts[began], ts[ended], np.add.reduceat(energy[at], np.flatnonzero(first)))
-    for gap in gaps:
-        low, high = np.searchsorted(useless_ns, [gap.began_ns, gap.ended_ns])
-        notes.append(replace(gap, has_rows=bool(low < high)))
+def _note_gaps(
+    sensed: SensedPower, blind: Flags, energy: Floats, *, all_ns: Times, notes: Sequence[list[Note]]
+) -> None:
+    """One note for each stretch without readings; `all_ns`: when there are rows, also those of which nothing counts."""
+    gaps = blind & ~sensed.refused
+    for gpu in np.flatnonzero(gaps.any(axis=1)).tolist():
+        ts, at = sensed.readings.ts_ns[gpu], np.flatnonzero(gaps[gpu])
+        first = np.append(True, np.diff(at) > 1)
+        began, ended = ts[at[first]], ts[at[np.append(first[1:], True)] + 1]
+        joules = np.add.reduceat(energy[gpu, at], np.flatnonzero(first))
+        rows = np.setdiff1d(all_ns[gpu], ts) if all_ns.shape[1] > len(ts) else ts[:0]
+        for note in notes_of(Problem.GAP, began, ended, joules):
+            low, high = np.searchsorted(rows, [note.began_ns, note.ended_ns])
+            notes[gpu].append(replace(note, has_rows=bool(low < high)))
 
 
-def _levels(sensed: SensedPower, idle: IdlePower, limit_w: float) -> tuple[float, float, float]:
-    """The least that the GPU draws, the most that its work draws often, and the most that it can draw at all."""
-    watts, limited = np.sort(sensed.watts[sensed.has_power]), not np.isnan(limit_w)
-    if not len(watts) and not limit_w > 0:
-        return 0.0, 0.0, _MOST_W
+def _levels(sensed: SensedPower, idle: IdlePower, limit_w: Floats) -> tuple[Floats, Floats, Floats]:
+    """The least that each GPU draws, the most that its work draws often, and the most that it can draw at all."""
+    watts, last = np.sort(sensed.watts, axis=1), np.count_nonzero(sensed.has_power, axis=1, keepdims=True) - 1
+    at = np.maximum(last, 0)  # those that are not known come last
     lowest, often, highest = (
-        (watts[0], watts[int(_OFTEN * (len(watts) - 1))], watts[-1]) if len(watts) else (np.nan, np.nan, np.nan)
+        np.take_along_axis(watts, place, axis=1) for place in (np.zeros_like(at), (_OFTEN * at).astype(np.int64), at)
     )
-    least = idle.low_w if not np.isnan(idle.watts) else FLOOR * limit_w if limited else 0.0
-    floor = float(np.fmin(lowest, least))
-    if not limited:
-        return floor, float(often), float(_UNKNOWN_LIMIT * highest)
-    return floor, float(np.fmax(often, LIKELY * limit_w)), float(np.fmax(limit_w, highest))
+    limited = ~np.isnan(limit_w)
+    least = np.where(~np.isnan(idle.watts), idle.low_w, np.where(limited, FLOOR * limit_w, 0.0))
+    floor = np.fmin(lowest, least)
+    full = np.where(limited, np.fmax(often, LIKELY * limit_w), often)
+    most = np.where(limited, np.fmax(limit_w, highest), _UNKNOWN_LIMIT * highest)
+    unknown = (last < 0) & ~(limit_w > 0)
+    return np.where(unknown, 0.0, floor), np.where(unknown, 0.0, full), np.where(unknown, _MOST_W, most)
 
 
 def _disagreement(
-    ts: Times, step: Floats, energies: tuple[Floats, Floats], sums: Floats, both: Flags, notes: list[Note]
-) -> float:
-    """Which share of it the counter has more than the integrated power, beyond what sampling explains. `energies`: of
-    the power and of the counter, where there are `both`."""
-    power, counter = (float(values[both].sum()) for values in energies)
-    doubt = 2 * np.sqrt(sums[0, both].sum() + sums[2, both].sum()) + _AGREE * power
-    excess_j = counter - power
-    if power == 0 or counter == 0 or step[both].sum() < _AGREE_S or abs(excess_j) <= doubt:
-        return 0.0
-    at = np.flatnonzero(both)
-    percent = 100 * excess_j / power
-    notes.append(Note(Problem.DISAGREE, int(ts[at[0]]), int(ts[at[-1] + 1]), excess_j, percent))
-    return float(excess_j - np.copysign(doubt, excess_j)) / counter
+    sensed: SensedPower, by_power: Floats, energy: Floats, *, sums: Floats, both: Flags, notes: Sequence[list[Note]]
+) -> Floats:
+    """(g, 1) which share of it the counter has more than the integrated power, beyond what sampling explains; where
+    there are `both`."""
+    power, counter, independent_j2, alias_j2, seconds = (
+        np.where(both, values, 0.0).sum(axis=1) for values in (by_power, energy, sums[0], sums[2], sensed.step_s)
+    )
+    doubt = 2 * np.sqrt(independent_j2 + alias_j2) + _AGREE * power
+    excess_j, share = counter - power, np.zeros((len(power), 1))
+    differ = (power != 0) & (counter != 0) & (seconds >= _AGREE_S) & (np.abs(excess_j) > doubt)
+    for gpu in np.flatnonzero(differ).tolist():
+        first, last = np.flatnonzero(both[gpu])[[0, -1]].tolist()
+        began_ns, ended_ns = sensed.readings.ts_ns[gpu, [first, last + 1]].tolist()
+        joules = float(excess_j[gpu])
+        notes[gpu].append(Note(Problem.DISAGREE, began_ns, ended_ns, joules, float(100 * joules / power[gpu])))
+        share[gpu] = (joules - np.copysign(doubt[gpu], joules)) / counter[gpu]
+    return share
 
 
 def _without_energy(
-    gpu: tuple[str, str], ends_ns: tuple[int, int], limit_w: float, notes: Sequence[Note], reason: Reason
+    gpus: Sequence[tuple[str, str]], ends_ns: Times, limit_w: Floats, notes: Sequence[Sequence[Note]], reason: Reason
 ) -> Meters:
-    """The meter of a GPU that has no energy at all, with readings from one time to another."""
-    unknown, knots = np.array([np.nan]), np.zeros(2)
+    """The meters of GPUs that have no energy at all, with readings from one time to another (g, 2)."""
+    n = len(gpus)
+    unknown, zeros, knots = np.full(n, np.nan), np.zeros(n), np.zeros(2 * n)
     return Meters(
-        gpus=[gpu], first_ns=np.array(ends_ns[:1]), last_ns=np.array(ends_ns[1:]), origin_ns=np.array(ends_ns[:1]),
-        idle_w=unknown, idle_low_w=np.zeros(1), idle_high_w=unknown,
-        idle_source=np.array([IDLE_SOURCES.index(IdleSource.UNKNOWN)]), power_source=[PowerSource.POWER],
-        limit_w=np.array([limit_w]), lowest_w=np.zeros(1), highest_w=np.nan_to_num([limit_w]),
-        notes=[tuple(notes)], empty=[reason], begins=np.array([0]), ends=np.array([2]),
-        knots_ns=np.arange(2), knots_s=knots, energy_j=knots, slope_j=knots, bend_j=knots, edge_w=knots,
-        parts=np.zeros((len(PARTS), 2)), ends_j=np.zeros((len(ENDS), 2)),
+        gpus=gpus, first_ns=ends_ns[:, 0], last_ns=ends_ns[:, 1], origin_ns=ends_ns[:, 0],
+        idle_w=unknown, idle_low_w=zeros, idle_high_w=unknown,
+        idle_source=np.full(n, IDLE_SOURCES.index(IdleSource.UNKNOWN)), power_source=[PowerSource.POWER] * n,
+        limit_w=limit_w[:, 0], lowest_w=zeros, highest_w=np.nan_to_num(limit_w[:, 0]),
+        notes=tuple(map(tuple, notes)), empty=[reason] * n, begins=np.arange(0, 2 * n, 2),
+        ends=np.arange(2, 2 * n + 2, 2), knots_ns=np.arange(2 * n), knots_s=knots, energy_j=knots, slope_j=knots,
+        bend_j=knots, edge_w=knots, parts=np.zeros((len(PARTS), 2 * n)), ends_j=np.zeros((len(ENDS), 2 * n)),
     )  # fmt: skip
 
 
@@ -530,24 +556,28 @@ def _without_energy(
 
 
 def _counted(
-    ts: Times, counter: Floats, by_power: Floats, sensed: Flags, highest_w: float, notes: list[Note]
+    ts: Times, counter: Floats, by_power: Floats, *, powered: Flags, highest_w: Floats, notes: Sequence[list[Note]]
 ) -> tuple[Flags, Floats]:
     """By interval: whether the counter is believed, and what it counted, J; adds to the `notes`.
 
-    `counter` is in J, NaN where it was not read; `by_power` is the energy of the integrated power, `sensed` whether
-    that was measured; `highest_w` is what the GPU can draw. Where a counter is not believed, its energy is 0, and where
+    `counter` is in J, NaN where it was not read; `by_power` is the energy of the integrated power, `powered` whether
+    that was measured; `highest_w` is what a GPU can draw. Where a counter is not believed, its energy is 0, and where
     it began anew what it shows since: a bound from below.
+
+    Places are among the readings of all GPUs, which lie one after another.
     """
+    n = ts.shape[1]
     at = _anchors(counter)
-    trusted, energy = np.zeros(len(ts), bool), np.zeros(len(ts))
+    trusted, energy = np.zeros(ts.size, bool), np.zeros(ts.size)
     if not len(at):
-        return trusted, energy
-    value, anchor_ns, power = counter[at], ts[at], np.add.reduceat(by_power, at)
-    # By anchor: of the time to the next one. After the last there is none.
-    has_next = np.arange(len(at)) < len(at) - 1
-    grown, lasted = steps(value), np.append(np.diff(anchor_ns) / 1e9, 1.0)
-    most = _JUMP * highest_w * (lasted + _SLACK_S)
-    following = np.append(value[1:], 0.0)
+        return trusted.reshape(ts.shape), energy.reshape(ts.shape)
+    all_ns, power_j, gpu = ts.ravel(), by_power.ravel(), at // n
+    value, anchor_ns, power = counter.ravel()[at], all_ns[at], np.add.reduceat(power_j, at)
+    # By anchor: of the time to the next one. After the last of a GPU there is none.
+    has_next = np.append(gpu[1:] == gpu[:-1], False)
+    grown, lasted = np.where(has_next, steps(value), 0.0), np.where(has_next, steps(anchor_ns) / 1e9, 1.0)
+    most = _JUMP * highest_w[gpu, 0] * (lasted + _SLACK_S)
+    following = np.where(has_next, np.append(value[1:], 0.0), 0.0)
     wrapped = (grown < 0) & (following < _WRAP_J) & (value < _WRAP_J) & (value > _WRAP_J / 2)
     wrapped &= grown + _WRAP_J <= most
     grown = np.where(wrapped, grown + _WRAP_J, grown)
@@ -555,15 +585,15 @@ def _counted(
     reset = fell & (following <= most)
     jumped = grown > most + 1.0
     crept = grown < _CREEP * (power / lasted) * np.maximum(lasted - _SLACK_S, 0) - 1.0
-    crept &= np.logical_and.reduceat(sensed, at) & has_next & ~fell
+    crept &= np.logical_and.reduceat(powered.ravel(), at) & has_next & ~fell
     good = has_next & ~(fell | jumped | crept)
     # Each reading's interval belongs to the anchors around it: its part of their energy is that of the power.
     after = slice(int(at[0]), None)
-    place = np.repeat(np.arange(len(at)), np.diff(at, append=len(ts)))
+    place = np.repeat(np.arange(len(at)), np.diff(at, append=ts.size))
     trusted[after] = good[place]
-    step = steps(ts)[after] / 1e9
     level = ~(power > 0)[place]
-    spread = np.where(level, step / lasted[place], by_power[after] / np.where(level, 1.0, power[place]))
+    step = steps(ts).ravel()[after] / 1e9
+    spread = np.where(level, step / lasted[place], power_j[after] / np.where(level, 1.0, power[place]))
     energy[after] = np.where(trusted[after], grown[place] * spread, 0.0)
     next_at = np.append(at[1:], at[-1])
     energy[next_at[reset] - 1] = following[reset]
@@ -574,23 +604,31 @@ def _counted(
         (Problem.COUNTER_JUMP, jumped, grown),
         (Problem.COUNTER_STALE, crept & (lasted > _STALE_S), power - grown),
     ):
-        notes += notes_of(problem, anchor_ns[flags], ts[next_at[flags]], joules[flags])
-    final, last = int(at[-1]), len(ts) - 1
-    still_s, missing_j = (ts[last] - ts[final]) / 1e9, float(by_power[final:last].sum())
-    usual_s = float(np.median(lasted[:-1])) if len(at) > 1 else 0.0  # it never moved
-    is_read = len(at) > 1 or not np.isnan(counter[last])
-    if is_read and still_s > max(_STALE_S, 3 * usual_s) and missing_j > highest_w:
-        notes.append(Note(Problem.COUNTER_STALE, int(ts[final]), int(ts[last]), missing_j))
-    return trusted, energy
+        for number in np.unique(gpu[flags]).tolist():
+            of_gpu = flags & (gpu == number)
+            notes[number].extend(notes_of(problem, anchor_ns[of_gpu], all_ns[next_at[of_gpu]], joules[of_gpu]))
+    still_s = (ts[gpu, -1] - anchor_ns) / 1e9
+    for anchor in np.flatnonzero(~has_next & (still_s > _STALE_S)).tolist():
+        number, final, last = int(gpu[anchor]), int(at[anchor]), int(gpu[anchor] + 1) * n - 1
+        lasted_s = lasted[(gpu == number) & has_next]
+        usual_s = float(np.median(lasted_s)) if len(lasted_s) else 0.0  # it never moved
+        is_read = len(lasted_s) > 0 or not np.isnan(counter[number, -1])
+        missing_j = float(power_j[final:last].sum())
+        if is_read and still_s[anchor] > 3 * usual_s and missing_j > highest_w[number, 0]:
+            notes[number].append(Note(Problem.COUNTER_STALE, int(all_ns[final]), int(all_ns[last]), missing_j))
+    return trusted.reshape(ts.shape), energy.reshape(ts.shape)
 
 
 def _anchors(counter: Floats) -> Ints:
-    """The readings at which the counter had moved, without values that one reading alone has."""
-    at = np.flatnonzero(~np.isnan(counter))
+    """The readings at which the counter of their GPU had moved, without values that one reading alone has."""
+    values, n = counter.ravel(), counter.shape[1]
+    at = np.flatnonzero(~np.isnan(values))
     if len(at) > 2:
-        before, here, after = counter[at[:-2]], counter[at[1:-1]], counter[at[2:]]
+        before, here, after = values[at[:-2]], values[at[1:-1]], values[at[2:]]
         odd = np.zeros(len(at), bool)
-        odd[1:-1] = (after >= before) & ((here < before) | (here > after))
+        odd[1:-1] = (at[2:] // n == at[:-2] // n) & (after >= before) & ((here < before) | (here > after))
         odd[1:] &= ~odd[:-1]
         at = at[~odd]
-    return at[np.append(True, counter[at[1:]] != counter[at[:-1]])] if len(at) else at
+    moved = np.ones(len(at), bool)
+    moved[1:] = (values[at[1:]] != values[at[:-1]]) | (at[1:] // n != at[:-1] // n)
+    return at[moved]

@@ -32,9 +32,10 @@ from ...store.replacing import TakenError
 from ...store.schema import ENERGY_DAYS, ENERGY_MINUTES, MINUTES, TELEMETRY, arrow_schema
 from ..engines import HERE, Engine, PartFailure, opened
 from .claims import Claims, Key, read_claims
+from .idle import IDLE_SOURCES
 from .meter import ENDS, PARTS, Meters
 from .readings import ALL_GPUS, GpuRange, meters_of_many
-from .sensor import IDLE_SOURCES, Flags, Floats, Ints, Note, PowerSource, Problem, Reason, Times
+from .sensor import Flags, Floats, Ints, Note, PowerSource, Problem, Reason, Times
 
 if TYPE_CHECKING:
     from ...store import Store

@@ -11,18 +11,20 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from ...store.catalog import quoted
 from ...store.file_names import EVER, Bounds
 from ...store.instants import date_of_ns, times_of_ns
 from ...store.metrics import BOARD_POWER
 from ...store.vocabulary import EventKind
-from .meter import Meters, meter_of_readings
+from .meter import Meters, meters_of_readings
 from .sensor import Note, Problem, Readings
 
 if TYPE_CHECKING:
@@ -76,17 +78,11 @@ def meters_of_many(
 
     `gpus` keeps only these: cluster and GPU of each; `names` those of a range. Raises StoreError.
     """
-    together, rows, lasted = list[Meters](), 0, 0
     of_gpus = metered_readings(store, cluster=cluster, gpus=gpus, since_ns=since_ns, until_ns=until_ns, names=names)
-    for readings, meter in of_gpus:
-        lasts = int(readings.ts_ns[-1] - readings.ts_ns[0])
-        if together and (rows + len(readings.ts_ns) > _ROWS or lasted + lasts > _LONGEST_NS):
-            yield from filter(len, [Meters.joined(together).between(since_ns, until_ns)])
-            together, rows, lasted = [], 0, 0
-        together.append(meter)
-        rows, lasted = rows + len(readings.ts_ns), lasted + lasts
-    if together:
-        yield from filter(len, [Meters.joined(together).between(since_ns, until_ns)])
+    for parts in of_gpus:
+        meters = Meters.joined([meters for _, meters in parts])
+        order = sorted(range(len(meters)), key=lambda number: _by_name(meters.gpus[number]))
+        yield from filter(len, [meters.only(np.array(order)).between(since_ns, until_ns)])
 
 
 def metered_readings(
@@ -97,9 +93,9 @@ def metered_readings(
     since_ns: int | None = None,
     until_ns: int | None = None,
     names: GpuRange = ALL_GPUS,
-) -> Iterator[tuple[Readings, Meters]]:
-    """As `meters_of_many`, GPU by GPU: its readings, those shortly before and after the time too, and its meter of all
-    of them."""
+) -> Iterator[list[tuple[Readings, Meters]]]:
+    """As `meters_of_many`, some GPUs at a time, of these those with as many readings each together: the readings, those
+    shortly before and after the time too, and the meters of all of them."""
     within = _bounds(since_ns, until_ns)
     listed = None if gpus is None else list({gpu for _, gpu in gpus})
     tables = {
@@ -118,10 +114,28 @@ def metered_readings(
     boards, noticed = _boards(store, gpus), _noticed(store, cluster, since_ns, until_ns)
     part = (pl.col("len").cum_sum() - 1) // _ROWS
     for chunk in counts.with_columns(part.alias("part")).partition_by("part", maintain_order=True):
-        for key, readings in _chunk(store, tables, chunk):
-            first, last = readings.ts_ns[[0, -1]].tolist()
-            notes = (note for note in noticed.get(key, ()) if first <= note.began_ns <= last)
-            yield readings, meter_of_readings(key, readings, *boards.get(key, (None, None)), notes)
+        parts, lasted = list[tuple[Readings, Meters]](), 0
+        for keys, readings in _chunk(store, tables, chunk):
+            ends = readings.ts_ns[:, [0, -1]]
+            lasts = int(np.diff(ends).sum())
+            if parts and lasted + lasts > _LONGEST_NS:
+                yield parts
+                parts, lasted = [], 0
+            events = [
+                [note for note in noticed.get(key, ()) if first <= note.began_ns <= last]
+                for key, (first, last) in zip(keys, ends.tolist(), strict=True)
+            ]
+            limits_w, models = zip(*(boards.get(key, (None, None)) for key in keys), strict=True)
+            meters = meters_of_readings(keys, readings, limits_w, models=models, events=events)
+            parts, lasted = [*parts, (readings, meters)], lasted + lasts
+        if parts:
+            yield parts
+
+
+def _by_name(key: Key) -> tuple[bool, str, str]:
+    """For an order in which GPUs of no cluster come first, as in tables."""
+    cluster, gpu = key
+    return cluster is not None, cluster or "", gpu
 
 
 def covered(store: Store, *, cluster: str | None = None) -> pl.DataFrame:
@@ -170,9 +184,10 @@ def _bounds(since_ns: int | None, until_ns: int | None) -> Bounds:
     )
 
 
-def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -> Iterator[tuple[Key, Readings]]:
-    """The readings of some GPUs, one after another."""
-    within, numbered = _among(chunk["gpu"].to_list()), chunk.select(_KEYS).with_row_index("place")
+def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -> Iterator[tuple[list[Key], Readings]]:
+    """The readings of some GPUs: of those with as many, together."""
+    within = _among(chunk["gpu"].to_list())
+    numbered = chunk.sort("len", maintain_order=True).select(_KEYS).with_row_index("place")
 
     def read(name: str, columns: Sequence[pl.Expr | str]) -> pl.DataFrame:
         rows = store.collect(tables[name].filter(within).select(*_KEYS, "ts", *columns))
@@ -191,13 +206,22 @@ def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -
             columns[name] = None
         else:
             columns[name] = values.cast(pl.Float64).fill_null(float("nan")).to_numpy()
-    if not fresh.all():
-        columns = {name: None if values is None else values[fresh] for name, values in columns.items()}
-        place = place[fresh]
     readings = Readings(**columns)
-    firsts = np.flatnonzero(np.diff(place.astype(np.int64), prepend=-1))
-    for first, end in pairwise([*firsts.tolist(), len(place)]):
-        yield numbered.row(int(place[first]))[1:], readings.take(slice(first, end))
+    if not fresh.all():
+        readings, place = readings.each(lambda values: values[fresh]), place[fresh]
+    firsts = np.flatnonzero(np.diff(place, prepend=place[:1] + 1))
+    n, keys = np.diff(firsts, append=len(place)), numbered.drop("place").rows()
+    most = _LONGEST_NS // max(int(np.ptp(ts)), 1) if len(ts) else 1  # GPUs whose times do not add up to more
+    changes = np.diff(n, prepend=-1) != 0
+    changes[::most] = True
+    for gpu, end in pairwise([*np.flatnonzero(changes).tolist(), len(n)]):
+        of_gpus = partial(_matrix, int(firsts[gpu]), end - gpu, int(n[gpu]))
+        yield [keys[at] for at in place[firsts[gpu:end]].tolist()], readings.each(of_gpus)
+
+
+def _matrix(first: int, gpus: int, n: int, values: NDArray[Any]) -> NDArray[Any]:
+    """The values of GPUs with as many readings each, from one place on; a row for each GPU."""
+    return values[first : first + gpus * n].reshape(gpus, n)
 
 
 def _among(gpus: Sequence[str]) -> pl.Expr:

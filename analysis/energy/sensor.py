@@ -1,4 +1,4 @@
-"""What the power sensor of a GPU says: which readings count, when they are of, what they miss; and power without work.
+"""What the power sensor of a GPU says: which readings count, when they are of, what they miss.
 
     true power ──▶ mean over window_s ──▶ a new value every period_s ──▶ read every so often
        (its board reads gain x power + offset)      └──── shift_s ± lag_s ────┘
@@ -10,17 +10,16 @@
   earlier. Where load edges show another delay, that counts.
 * **lag**: by how much more or less that may be. Drivers hand values on late: by 0.2 s at most, as far as is known.
 * **aliasing**: what a sensor misses that sees a part of the time (`store.aliasing`).
-* **without work**: a reading tells it only where nothing ran during all of the time that the sensor averages over. A
-  GPU that pauses for less than that is never read without work: then its energy counter tells it, or how power falls
-  as utilisation does, or nothing but the lowest reading, which it cannot exceed.
 
-Arrays have a value for each reading, (n,). Those of intervals have one for the time from each reading to the next; that
-of the last reading is 0 or False.
+GPUs with as many readings each are looked at together: arrays (g, n) have a row for each GPU, of a value for each of
+its readings. Those of intervals have one for the time from a reading to the next; that of the last reading is 0 or
+False. What is known of a GPU as a whole is a column, (g, 1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -28,10 +27,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...store.aliasing import FLOOR, LOCKED_S, PART_S, PERIOD_S, beat, locked_w2
-from ...store.power_sensors import PowerSensor, sensor_of_model
+from ...store.aliasing import LOCKED_S, PART_S, PERIOD_S, beat, locked_w2
+from ...store.power_sensors import PowerSensor
 from ...store.vocabulary import Code
-from ..telemetry.readings import near
+from ..telemetry.readings import LONGEST, SHORTEST_S, near
 
 Floats = NDArray[np.float64]
 Times = NDArray[np.int64]
@@ -56,44 +55,59 @@ _STUCK_READINGS, _STUCK_S, _MOVED = 30, 10.0, 0.3  # the same value for so long,
 _BLOCK = 64  # new values that tell how readings vary
 _OF_RANGE = 1 / 8  # variance over range squared: between that of two levels (1/4) and of an even spread (1/12)
 
-_IDLE_READINGS = 5  # of a GPU without work at least
-_TOGETHER_S = 1.5  # readings that follow each other so soon tell of the time between them
-_AFTER_WORK_S = (
-    0.15  # utilisation may be told so much too late: a pause goes on for so long after a reading that counts
-)
-_FINE_S = 1 / 6  # readings so close together miss no work: utilisation covers as much or more
-_ALIKE, _ALIKE_W = 0.05, 2.0  # how far readings without work may differ
-_WORKS, _ABOVE, _ABOVE_W = 0.03, 0.05, 1.0  # above such a utilisation a GPU draws so much more, in the mean
-_MOST = 0.5  # of the power limit: no board draws more without work
-_MIDDLE = (0.05, 0.95)  # quantiles of readings without work: the interval
-_ROUND_S = 1e-6
-_COUNTED_S, _COUNTED_EVERY_S = 0.5, 0.25  # of pauses in all, read so often, for the counter to tell
-_FIT, _SPREAD, _LEAST = 0.9, 0.2, 0.6  # R2 of a line; the range of utilisation that it needs; the least of it at most
-_BENDS = 0.25  # of what a line is extended by: how far power may be from it there
-_SHIFTS_S = np.arange(-3, 4) / 10  # how much later than power utilisation may be told
-
 
 # -- readings, and what is noted about them --------------------------------------------------------------------
 
 
 def beside(flags: Flags) -> Flags:
     """By interval, whether one of its ends has the flag."""
-    either = np.zeros(len(flags), bool)
-    np.logical_or(flags[1:], flags[:-1], out=either[:-1])
+    either = np.zeros(flags.shape, bool)
+    np.logical_or(flags[:, 1:], flags[:, :-1], out=either[:, :-1])
     return either
 
 
+def before(flags: Flags) -> Flags:
+    """By reading, whether the interval before it has the flag."""
+    before = np.zeros(flags.shape, bool)
+    before[:, 1:] = flags[:, :-1]
+    return before
+
+
 def steps(values: NDArray[Any]) -> NDArray[Any]:
-    """From each value to the next; 0 from the last one."""
+    """From each value of a row to the next; 0 from the last one."""
     grown = np.zeros_like(values)
-    np.subtract(values[1:], values[:-1], out=grown[:-1])
+    np.subtract(values[..., 1:], values[..., :-1], out=grown[..., :-1])
     return grown
+
+
+def alike(keys: Iterable[Hashable]) -> dict[Any, Ints]:
+    """The places of each key among them."""
+    places: dict[Hashable, list[int]] = {}
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    return {key: np.array(of_key) for key, of_key in places.items()}
+
+
+def rows_of(gpus: Ints, values: NDArray[Any]) -> NDArray[Any]:
+    """The rows of some GPUs."""
+    return values if len(gpus) == len(values) else values[gpus]
+
+
+def quantiles(values: Floats, shares: Sequence[float]) -> list[Floats]:
+    """By row, quantiles (g, 1) of the values that are no NaN; NaN where there are none. Linear between two values."""
+    last = np.maximum(np.count_nonzero(~np.isnan(values), axis=1, keepdims=True) - 1, 0)
+    ordered, figures = np.sort(values, axis=1), []
+    for share in shares:
+        below = (share * last).astype(np.int64)
+        low, high = (np.take_along_axis(ordered, at, axis=1) for at in (below, np.minimum(below + 1, last)))
+        figures.append(low + (high - low) * (share * last - below))
+    return figures
 
 
 @dataclass(frozen=True)
 class Readings:
-    """What was read of one GPU; arrays (n,), NaN where a value is missing, None where all are. The times increase
-    strictly."""
+    """What was read of GPUs with as many readings each; arrays (g, n), NaN where a value is missing, None where all
+    are. The times of a GPU increase strictly."""
 
     ts_ns: Times
     stuck: Flags
@@ -115,10 +129,10 @@ class Readings:
     every_s: Floats | None = None
     """Of these: how far its readings were apart."""
 
-    def take(self, at: Ints | slice | Flags) -> Readings:
-        """Some of the readings, in order."""
+    def each(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Readings:
+        """Readings whose arrays are these after a change."""
         columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        columns = {name: None if values is None else values[at] for name, values in columns.items()}
+        columns = {name: None if values is None else change(values) for name, values in columns.items()}
         return Readings(**columns)
 
 
@@ -218,7 +232,7 @@ class SensorTiming:
 
 @dataclass(frozen=True)
 class SensedPower:
-    """The power of a GPU by reading, and its sensor."""
+    """The power of GPUs by reading, and their sensors, which see alike."""
 
     readings: Readings
     watts: Floats
@@ -226,13 +240,8 @@ class SensedPower:
     stuck: Flags
     zero: Flags
     timing: SensorTiming
-    read_every_s: float
+    read_every_s: Floats
     """The median time between readings."""
-
-    def take(self, at: Flags) -> SensedPower:
-        """Some of the readings, in order."""
-        parts = self.watts[at], self.stuck[at], self.zero[at]
-        return SensedPower(self.readings.take(at), *parts, self.timing, self.read_every_s)
 
     @cached_property
     def has_power(self) -> Flags:
@@ -241,7 +250,7 @@ class SensedPower:
     @cached_property
     def times_s(self) -> Floats:
         """Since the first reading."""
-        times: Floats = (self.readings.ts_ns - self.readings.ts_ns[0]) / 1e9
+        times: Floats = (self.readings.ts_ns - self.readings.ts_ns[:, :1]) / 1e9
         return times
 
     @cached_property
@@ -254,73 +263,145 @@ class SensedPower:
         """By interval, whether power was read at one of its ends and is not used."""
         return beside(self.stuck | self.zero)
 
+    @cached_property
+    def usual_s(self) -> Floats:
+        """How far new values that were read are apart."""
+        return np.maximum(self.read_every_s, self.timing.period_s)
 
-def sensed_power(readings: Readings, limit_w: float, model: str | None, notes: list[Note]) -> SensedPower:
-    """Choose between the readings of power, and take out those that cannot be; adds to the `notes` of the GPU.
+    def reach(self, seconds: Floats | float) -> int:
+        """How many readings come in so much time."""
+        return int(_reach(seconds, self.read_every_s)[0, 0])
 
-    `limit_w` is NaN where no power limit is known.
+
+def _reach(seconds: Floats | float, read_every_s: Floats) -> Ints:
+    return np.maximum(np.rint(seconds / np.maximum(read_every_s, 1e-3)), 1).astype(np.int64)
+
+
+def sensed_power(
+    readings: Readings, limit_w: Floats, sensor: PowerSensor | None, notes: Sequence[list[Note]]
+) -> Iterator[tuple[Ints, SensedPower]]:
+    """Choose between the readings of power, and take out those that cannot be and those that say nothing; adds to the
+    `notes` of each GPU. `sensor` has what is known of that of their model; `limit_w` is NaN where no limit is known.
+
+    GPUs of which as many readings count and whose sensors see alike come together: their numbers, and their power.
     """
-    between = np.diff(readings.ts_ns) / 1e9
-    read_every = float(np.median(between)) if len(between) else 0.0
-    watts, timing = _chosen(readings, read_every, None if model is None else sensor_of_model(model))
-    watts = watts.copy()
+    between = np.diff(readings.ts_ns, axis=1)
+    read_every_s = np.median(between, axis=1, keepdims=True) / 1e9 if between.size else np.zeros((len(between), 1))
+    watts, timings = _chosen(readings, read_every_s, sensor)
     zero = watts < _LEAST_W
     impossible = watts > np.fmin(_NEVER_W, _ABOVE_LIMIT * limit_w)
     stuck = ((readings.stuck & ~np.isnan(watts)) | _stuck(readings, watts)) & ~zero
     for problem, flags in ((Problem.STUCK, stuck), (Problem.ZERO, zero), (Problem.IMPOSSIBLE, impossible)):
-        if flags.any():
-            at = np.flatnonzero(flags)
-            began, ended = readings.ts_ns[at[[0, -1]]].tolist()
-            notes.append(Note(problem, began, ended, n=len(at)))
+        for gpu in np.flatnonzero(flags.any(axis=1)).tolist():
+            at = np.flatnonzero(flags[gpu])
+            began, ended = readings.ts_ns[gpu, at[[0, -1]]].tolist()
+            notes[gpu].append(Note(problem, began, ended, n=len(at)))
     watts[stuck | zero | impossible] = np.nan
-    return SensedPower(readings, watts, stuck, zero, timing, read_every)
+    useful = ~np.isnan(watts) | stuck | zero
+    if readings.counter_j is not None:
+        useful |= ~np.isnan(readings.counter_j)
+    lag_s = np.array([[timing.lag_s] for timing in timings])
+    usual_s = np.maximum(read_every_s, np.array([[timing.period_s] for timing in timings]))
+    counts = (useful.sum(axis=1), _reach(lag_s, read_every_s)[:, 0], _reach(usual_s, read_every_s)[:, 0])
+    keys = zip(timings, *(count.tolist() for count in counts), strict=True)
+    for (timing, n, *_), gpus in alike(keys).items():
+        keep = useful[gpus] if n < useful.shape[1] else None
+
+        def of_these(values: NDArray[Any], gpus: Ints = gpus, keep: Flags | None = keep) -> NDArray[Any]:
+            rows = rows_of(gpus, values)
+            return rows if keep is None else rows[keep].reshape(len(gpus), np.count_nonzero(keep[0]))
+
+        parts = of_these(watts), of_these(stuck), of_these(zero)
+        yield gpus, SensedPower(readings.each(of_these), *parts, timing, read_every_s[gpus])
 
 
-def _chosen(readings: Readings, read_every: float, row: PowerSensor | None) -> tuple[Floats, SensorTiming]:
-    """The power, and what its sensor sees; `row` has what is known of sensors of the model."""
-    draw = row.draw_ms / 1000 if row is not None and row.draw_ms is not None else np.nan
-    if readings.window_s is not None and not np.isnan(readings.window_s).all():  # as stored
-        draw = float(np.nanmedian(readings.window_s))
-    period = row.period_ms / 1000 if row and row.period_ms else _SHORT_PERIOD_S if 0 < draw <= 0.01 else PERIOD_S
-    part = row.window_ms / 1000 if row and row.window_ms else draw if 0 < draw <= period else PART_S
-    power, source, window = readings.power_w, PowerSource.POWER, draw
-    instant = readings.instant_w
-    if instant is not None and not np.isnan(instant).all():
-        missing, pairs = np.isnan(power), np.count_nonzero(~np.isnan(power + instant))
-        same = np.count_nonzero(power == instant) >= _EQUAL * pairs if pairs else False
-        if same and not draw > period:
-            power = np.where(missing, instant, np.where(np.isnan(instant), power, (power + instant) / 2))
-            source, window = PowerSource.BOTH, part
-        else:
-            if np.isnan(draw) and pairs >= _PAIRS:
+def _chosen(readings: Readings, read_every_s: Floats, sensor: PowerSensor | None) -> tuple[Floats, list[SensorTiming]]:
+    """The power, and by GPU what its sensor sees."""
+    power, instant = readings.power_w, readings.instant_w
+    draw_s = sensor.draw_ms / 1000 if sensor is not None and sensor.draw_ms is not None else np.nan
+    draws_s = np.full(len(power), draw_s)
+    if readings.window_s is not None:  # as stored
+        stored_s = quantiles(readings.window_s, [0.5])[0][:, 0]
+        draws_s = np.where(np.isnan(stored_s), draw_s, stored_s)
+    pairs, same = np.zeros(len(power), np.int64), np.zeros(len(power), bool)
+    has_instant = np.zeros(len(power), bool)
+    if instant is not None:
+        has_instant = ~np.isnan(instant).all(axis=1)
+        pairs = np.count_nonzero(~np.isnan(power + instant), axis=1)
+        equal = np.count_nonzero(power == instant, axis=1)
+        same = np.asarray((pairs > 0) & (equal >= _EQUAL * pairs))
+    of_gpus = [values.tolist() for values in (draws_s, read_every_s[:, 0], has_instant, pairs, same)]
+    choices = [_choice(sensor, *of_gpu) for of_gpu in zip(*of_gpus, strict=True)]
+    if instant is not None:
+        sources = np.array([[choice.source] for choice in choices])
+        power = np.where(np.isnan(power), instant, power)
+        other = np.where(np.isnan(instant), power, instant)
+        power = np.where(sources == PowerSource.BOTH, (power + other) / 2, power)
+        power = np.where(sources == PowerSource.INSTANT, other, power)
+    timings = []
+    for gpu, choice in enumerate(choices):
+        times = (readings.ts_ns[gpu] - readings.ts_ns[gpu, 0]) / 1e9 if choice.fine else None
+        timings.append(choice.timing(times, readings.utilization[gpu], power[gpu]))
+    return power.copy() if power is readings.power_w else power, timings
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Which readings of power are used of a GPU, and what is known of their sensor without looking at them."""
+
+    source: PowerSource
+    window_s: float
+    """NaN where it is not known."""
+    period_s: float
+    part_s: float
+    """The window of an instantaneous reading."""
+    slow: bool
+    """Whether its answer is slow."""
+    fine: bool
+    """Whether it was read so often that readings tell how late they are."""
+
+    def timing(self, times: Floats | None, utilization: Floats, power: Floats) -> SensorTiming:
+        """What the sensor sees; of readings that are fine, `times` in s."""
+        period, window, source = self.period_s, self.window_s, self.source
+        if self.slow:
+            return SensorTiming(_SLOW_S, period, _SLOW_S / 2 + period / 2, _LATE_S + period, 5 * _SLOW_S, source)
+        delay = None if times is None else _delay(times, utilization, power)
+        if not window <= _MEAN_S / 2:  # a mean of 1 s, as far as its model tells, or nothing is known
+            quick = delay is not None and delay < _MEAN_S * 0.4
+            if quick or (times is not None and _sharp(times, power)):  # older drivers do not average
+                window = self.part_s
+            elif math.isnan(window) and delay is not None:
                 window = _MEAN_S
-            if window > 0 and part < 0.9 * min(window, max(read_every, period)):  # the mean has seen more
-                power = np.where(missing, instant, power)
-            else:
-                power = np.where(np.isnan(instant), power, instant)
-                source, window = PowerSource.INSTANT, part
-    if row is not None and row.of_module:
+            elif math.isnan(window):
+                half = _MEAN_S / 2 + _LATE_S
+                return SensorTiming(self.part_s, period, _MEAN_S / 3, half, _MEAN_S + self.part_s + period, source)
+        timing = SensorTiming.of(window, period, source)
+        if delay is not None and abs(delay - timing.shift_s) > _LATE_S:
+            later = max(delay - timing.shift_s, 0.0)
+            timing = SensorTiming(window, period, delay, timing.lag_s, timing.settle_s + later, source)
+        return timing
+
+
+def _choice(
+    sensor: PowerSensor | None, draw_s: float, read_every_s: float, has_instant: bool, pairs: int, same: bool
+) -> _Choice:
+    """`draw_s`: what the power draw averages over (NaN: unknown); so many `pairs` of readings have an instantaneous
+    power too, of which most are the `same`."""
+    period = sensor.period_ms / 1000 if sensor and sensor.period_ms else PERIOD_S
+    if not (sensor and sensor.period_ms) and 0 < draw_s <= 0.01:
+        period = _SHORT_PERIOD_S
+    part = sensor.window_ms / 1000 if sensor and sensor.window_ms else draw_s if 0 < draw_s <= period else PART_S
+    source, window = PowerSource.POWER, draw_s
+    if has_instant and same and not draw_s > period:
+        source, window = PowerSource.BOTH, part
+    elif has_instant:
+        window = _MEAN_S if math.isnan(draw_s) and pairs >= _PAIRS else draw_s
+        if not (window > 0 and part < 0.9 * min(window, max(read_every_s, period))):  # else the mean has seen more
+            source, window = PowerSource.INSTANT, part
+    slow = sensor is not None and sensor.period_ms == 20 and sensor.window_ms is None and math.isnan(draw_s)
+    if sensor is not None and sensor.of_module:
         source = PowerSource.GPU_POWER
-    if row is not None and row.period_ms == 20 and row.window_ms is None and np.isnan(draw):
-        timing = SensorTiming(_SLOW_S, period, _SLOW_S / 2 + period / 2, _LATE_S + period, 5 * _SLOW_S, source)
-        return power, timing
-    fine = 0 < read_every <= _EDGE_EVERY_S
-    times = (readings.ts_ns - readings.ts_ns[0]) / 1e9
-    delay = _delay(times, readings.utilization, power) if fine else None
-    if not window <= _MEAN_S / 2:  # a mean of 1 s, as far as its model tells, or nothing is known
-        quick = delay is not None and delay < _MEAN_S * 0.4
-        if quick or (fine and _sharp(times, power)):  # older drivers do not average
-            window = part
-        elif np.isnan(window) and delay is not None:
-            window = _MEAN_S
-        elif np.isnan(window):
-            half = _MEAN_S / 2 + _LATE_S
-            return power, SensorTiming(part, period, _MEAN_S / 3, half, _MEAN_S + part + period, source)
-    timing = SensorTiming.of(window, period, source)
-    if delay is not None and abs(delay - timing.shift_s) > _LATE_S:
-        later = max(delay - timing.shift_s, 0.0)
-        timing = SensorTiming(window, period, delay, timing.lag_s, timing.settle_s + later, source)
-    return power, timing
+    return _Choice(source, window, period, part, slow, 0 < read_every_s <= _EDGE_EVERY_S)
 
 
 def _delay(times: Floats, utilization: Floats, watts: Floats) -> float | None:
@@ -366,215 +447,92 @@ def _sharp(times: Floats, watts: Floats) -> bool:
 
 def _stuck(readings: Readings, watts: Floats) -> Flags:
     """Readings that are the same for long while utilisation moves."""
-    stuck = np.zeros(len(watts), bool)
-    ends = np.append(np.flatnonzero(watts[1:] != watts[:-1]) + 1, len(watts))
+    moves = np.ones(watts.shape, bool)
+    moves[:, :-1] = watts[:, 1:] != watts[:, :-1]
+    ends = np.flatnonzero(moves) + 1  # of readings that are the same, among those of all GPUs
     firsts = np.append(0, ends[:-1])
-    for first, end in np.stack([firsts, ends], axis=1)[ends - firsts >= _STUCK_READINGS].tolist():
-        used = readings.utilization[first:end]
-        used = used[~np.isnan(used)]
-        lasted_s = (readings.ts_ns[end - 1] - readings.ts_ns[first]) / 1e9
-        stuck[first:end] = lasted_s >= _STUCK_S and len(used) > 0 and np.ptp(used) >= _MOVED
-    return stuck
+    if not (ends - firsts >= _STUCK_READINGS).any():
+        return np.zeros(watts.shape, bool)
+    ts, used = readings.ts_ns.ravel(), readings.utilization.ravel()
+    moved = np.fmax.reduceat(used, firsts) - np.fmin.reduceat(used, firsts) >= _MOVED
+    stuck = moved & (ends - firsts >= _STUCK_READINGS) & ((ts[ends - 1] - ts[firsts]) / 1e9 >= _STUCK_S)
+    return np.repeat(stuck, ends - firsts).reshape(watts.shape)
 
 
 # -- between readings ------------------------------------------------------------------------------------------
 
 
-def power_at(sensed: SensedPower, unknown_w: float) -> Floats:
+def power_at(sensed: SensedPower, unknown_w: Floats) -> Floats:
     """The power at the time of each reading, W: that of the readings whose windows lie around it; `unknown_w` where no
     power is known at all."""
-    has_power = sensed.has_power
-    if not has_power.any():
-        return np.full(len(has_power), unknown_w)
-    shifted = sensed.times_s + sensed.timing.shift_s
-    return np.interp(shifted, sensed.times_s[has_power], sensed.watts[has_power])
+    power = np.empty(sensed.watts.shape)
+    power[:] = unknown_w
+    for gpu, (times, watts, has_power) in enumerate(zip(sensed.times_s, sensed.watts, sensed.has_power, strict=True)):
+        if has_power.any():
+            power[gpu] = np.interp(times + sensed.timing.shift_s, times[has_power], watts[has_power])
+    return power
 
 
 def followed(sensed: SensedPower) -> tuple[Flags, Flags]:
     """By interval, whether readings follow each other as usual, and whether those of a power that counts do."""
-    times, has_power = sensed.times_s, sensed.has_power
-    together = np.append(near(times, np.ones(len(times), bool)), False)
-    powered = together if has_power.all() else np.append(near(times, has_power), False) & has_power.any()
+    together = np.ones(sensed.watts.shape, bool)
+    together[:, -1] = False
+    step_s, all_power = sensed.step_s[:, :-1], sensed.has_power.all(axis=1)
+    even = step_s.max(axis=1) <= np.maximum(LONGEST * step_s.min(axis=1), SHORTEST_S)
+    for gpu in np.flatnonzero(~even).tolist():
+        together[gpu, :-1] = near(sensed.times_s[gpu], np.ones(len(together[gpu]), bool))
+    powered = together.copy()
+    for gpu in np.flatnonzero(~all_power).tolist():
+        has_power = sensed.has_power[gpu]
+        powered[gpu, :-1] = near(sensed.times_s[gpu], has_power) & has_power.any()
     return together, powered & ~sensed.refused
 
 
-def aliasing(sensed: SensedPower, power: Floats, floor_w: float, full_w: float) -> tuple[Floats, Floats, Floats]:
+def aliasing(sensed: SensedPower, power: Floats, floor_w: Floats, full_w: Floats) -> tuple[Floats, Floats, Floats]:
     """`store.aliasing.SUMS` by interval.
 
-    `floor_w` is what the GPU draws without work, `full_w` the most that its work draws, as far as is known. Telemetry
+    `floor_w` is what a GPU draws without work, `full_w` the most that its work draws, as far as is known. Telemetry
     of pruned minutes says how far the readings varied that its means are of.
     """
-    step, readings, n = sensed.step_s, sensed.readings, len(power)
-    usual = max(sensed.read_every_s, sensed.timing.period_s)
-    longest = np.maximum(step, usual)
-    missed_s = np.clip(1.0 - sensed.timing.window_s / longest, 0.0, 1.0) * step
-    if not missed_s.any() or np.count_nonzero(sensed.has_power) < 2:
-        return np.zeros(n), np.zeros(n), np.zeros(n)
+    step, readings, usual_s = sensed.step_s, sensed.readings, sensed.usual_s
+    n = power.shape[1]
+    longest_s = np.maximum(step, usual_s)
+    missed_s = np.clip(1.0 - sensed.timing.window_s / longest_s, 0.0, 1.0) * step
+    missed_s *= np.count_nonzero(sensed.has_power, axis=1, keepdims=True) >= 2
+    if not missed_s.any():
+        return missed_s, missed_s, missed_s
     # A block of readings has so many new values of the sensor, whose distance is `reach` readings.
-    reach = max(int(np.rint(usual / max(sensed.read_every_s, 1e-3))), 1)
+    reach = sensed.reach(usual_s)
     blocks = max(n // (_BLOCK * reach), 1)
     starts = np.arange(blocks) * n // blocks
     number = np.diff(starts, append=n)
     values = np.maximum(number / reach, 1.0)
-    mean, square = (np.add.reduceat(of_reading, starts) / number for of_reading in (power, power**2))
-    above = power > np.repeat(mean, number)
-    crossed = np.append(0.0, above[1:] != above[:-1])
-    crossed[starts] = 0
-    beat_w2, coherent_s = beat(np.maximum(square - mean**2, 0.0), np.add.reduceat(crossed, starts), values * usual)
+    mean, square = (np.add.reduceat(of_reading, starts, axis=1) / number for of_reading in (power, power**2))
+    above = power > np.repeat(mean, number, axis=1)
+    crossed = np.zeros(power.shape)
+    crossed[:, 1:] = above[:, 1:] != above[:, :-1]
+    crossed[:, starts] = 0
+    crossings = np.add.reduceat(crossed, starts, axis=1)
+    beat_w2, coherent_s = beat(np.maximum(square - mean**2, 0.0), crossings, values * usual_s)
     here = np.arange(n)
-    bend_w = power[np.minimum(here + reach, n - 1)] - 2 * power + power[np.maximum(here - reach, 0)]
-    rate = usual * np.add.reduceat(bend_w**2, starts) / number / 6 * (1 + 4 / values)
-    rate, beat_w2, coherent_s = (np.repeat(of_block, number) for of_block in (rate, beat_w2, coherent_s))
+    bend_w = power[:, np.minimum(here + reach, n - 1)] - 2 * power + power[:, np.maximum(here - reach, 0)]
+    rate = usual_s * np.add.reduceat(bend_w**2, starts, axis=1) / number / 6 * (1 + 4 / values)
+    rate, beat_w2, coherent_s = (np.repeat(of_block, number, axis=1) for of_block in (rate, beat_w2, coherent_s))
     used = np.where(np.isnan(readings.utilization), 0.5, readings.utilization)  # nothing tells how busy it was
-    hidden_w2, locked_s, at = np.zeros(n), np.zeros(n), np.flatnonzero((used > 0) & (used < 1))
-    if len(at):
-        hidden_w2[at] = np.maximum(locked_w2(power[at], used[at], floor_w, full_w) - beat_w2[at], 0.0)
-        hidden_w2[:-1] = (hidden_w2[:-1] + hidden_w2[1:]) / 2
+    hidden_w2, locked_s, partly = np.zeros(power.shape), np.zeros(power.shape), (used > 0) & (used < 1)
+    if partly.any():
+        hidden_w2 = np.maximum(locked_w2(power, used, floor_w, full_w) - beat_w2, 0.0)
+        hidden_w2[:, :-1] = (hidden_w2[:, :-1] + hidden_w2[:, 1:]) / 2
         # It hides for no longer than readings follow each other at which the GPU was busy for a part of the time.
-        runs = np.flatnonzero(np.diff(at, prepend=-2) > 1)
-        lasted_s = np.add.reduceat(step[at], runs) + usual
-        locked_s[at] = np.repeat(np.minimum(lasted_s, LOCKED_S), np.diff(runs, append=len(at)))
-        locked_s[:-1] = np.maximum(locked_s[:-1], locked_s[1:])
-    rate *= longest / usual
+        at = np.flatnonzero(partly)
+        runs = np.flatnonzero((partly & ~before(partly)).ravel()[at])
+        lasted_s = np.add.reduceat(step.ravel()[at], runs) + usual_s[at[runs] // n, 0]
+        locked_s.ravel()[at] = np.repeat(np.minimum(lasted_s, LOCKED_S), np.diff(runs, append=len(at)))
+        locked_s[:, :-1] = np.maximum(locked_s[:, :-1], locked_s[:, 1:])
+    rate *= longest_s / usual_s
     if readings.spread_w is not None and readings.every_s is not None:
         within_w2 = np.nan_to_num(readings.spread_w) ** 2 * _OF_RANGE
-        rate[:-1] = np.maximum(rate[:-1], (within_w2 * np.nan_to_num(readings.every_s))[1:])
+        rate[:, :-1] = np.maximum(rate[:, :-1], (within_w2 * np.nan_to_num(readings.every_s))[:, 1:])
         hidden_w2 = np.maximum(hidden_w2 - within_w2, 0.0)
     alias_j2s = beat_w2 * coherent_s + hidden_w2 * locked_s
     return rate * missed_s, (beat_w2 + hidden_w2) * missed_s, alias_j2s * missed_s
-
-
-# -- without work ----------------------------------------------------------------------------------------------
-
-
-class IdleSource(Code):
-    """What is known of the power of a GPU without work; the most certain first."""
-
-    POWER = "power", "readings whose whole averaging window was without work"
-    INSTANT = "instant", "instantaneous readings while nothing ran"
-    COUNTER = "counter", "the energy counter while nothing ran: pauses are shorter than the sensor's averaging window"
-    EXTENDED = (
-        "extended",
-        "no averaging window of the sensor was without work: the line of power over utilisation, extended to none",
-    )
-    BOUNDED = "bounded", "no reading shows the GPU without work: at most its lowest reading"
-    UNKNOWN = "unknown", "no reading of power counts"
-
-
-IDLE_SOURCES = tuple(source.value for source in IdleSource)
-
-
-@dataclass(frozen=True)
-class IdlePower:
-    """What a GPU draws without work, W, and the interval of it."""
-
-    watts: float
-    """NaN where only bounds are known."""
-    low_w: float
-    high_w: float
-    """NaN where nothing is known."""
-    source: IdleSource
-
-
-def idle_power(sensed: SensedPower, limit_w: float) -> IdlePower:
-    """What the GPU draws without work. `limit_w` is NaN where no power limit is known."""
-    readings = sensed.readings
-    lowest_w = float(np.fmin.reduce(sensed.watts))
-    low, high = float(np.nan_to_num(FLOOR * limit_w)), (1 + _ALIKE) * lowest_w + _ALIKE_W
-    unknown = IdlePower(np.nan, min(low, float(np.nan_to_num(high))), high,
-                        IdleSource.UNKNOWN if np.isnan(high) else IdleSource.BOUNDED)  # fmt: skip
-    without_work = readings.utilization == 0
-    if np.count_nonzero(without_work) < _IDLE_READINGS:
-        return unknown
-    choices = [(IdleSource.POWER, sensed.watts, sensed.timing.settle_s)]
-    if readings.instant_w is not None:
-        instant_w = np.where(sensed.has_power, readings.instant_w, np.nan)
-        choices.insert(0, (IdleSource.INSTANT, instant_w, PART_S + PERIOD_S))
-    for source, power, settle_s in choices:
-        idle_w = power[_clean(sensed, power, without_work, settle_s)]
-        if len(idle_w) >= _IDLE_READINGS and _is_idle(sensed, idle_w, limit_w):
-            low_w, high_w = np.quantile(idle_w, _MIDDLE).tolist()
-            return IdlePower(float(np.median(idle_w)), low_w, high_w, source)
-    return _by_counter(sensed, without_work, high) or _by_line(sensed, low) or unknown
-
-
-def _clean(sensed: SensedPower, power: Floats, without_work: Flags, settle_s: float) -> Flags:
-    """The readings of which all that the sensor averaged over was without work."""
-    counts = without_work & ~np.isnan(power)
-    on = np.append(counts[:-1] & counts[1:], False)  # both ends of the interval after a reading are without work
-    together = on & (sensed.step_s <= _TOGETHER_S)
-    sure = on & (sensed.step_s <= _FINE_S)  # what may have run between readings that are far apart, likeness tells
-    sure[:-1] |= on[:-1] & (np.abs(power[1:] - power[:-1]) <= _ALIKE * power[:-1] + _ALIKE_W)
-    since_s, until_s = _around(sensed.times_s, together)
-    long = (since_s >= settle_s - _ROUND_S) & (until_s >= _AFTER_WORK_S - _ROUND_S)
-    clean: Flags = sure & _before(sure) & (long | ~together | ~_before(together))
-    return clean
-
-
-def _around(times: Floats, together: Flags) -> tuple[Floats, Floats]:
-    """By reading, for how long such intervals follow each other up to it, and from it on, s."""
-    here = np.arange(len(times))
-    first = np.maximum.accumulate(np.where(_before(together), 0, here))
-    last = np.minimum.accumulate(np.where(together, len(times), here)[::-1])[::-1]
-    return times - times[first], times[last] - times
-
-
-def _before(flags: Flags) -> Flags:
-    """By reading, whether the interval before it has the flag."""
-    before = np.zeros(len(flags), bool)
-    before[1:] = flags[:-1]
-    return before
-
-
-def _is_idle(sensed: SensedPower, idle_w: Floats, limit_w: float) -> bool:
-    """Whether readings that seem to be without work are: a load in step with the readings looks as if nothing ran."""
-    middle = float(np.median(idle_w))
-    working = sensed.watts[(sensed.readings.utilization > _WORKS) & sensed.has_power]
-    apart = len(working) < 2 or working.mean() >= (1 + _ABOVE) * middle + _ABOVE_W
-    return bool(apart and (sensed.read_every_s <= _FINE_S or not middle > _MOST * limit_w))
-
-
-def _by_counter(sensed: SensedPower, without_work: Flags, high_w: float) -> IdlePower | None:
-    """From what the counter grew by in pauses, once it had caught up with the work before."""
-    if sensed.readings.counter_j is None:
-        return None
-    step, grown = sensed.step_s, np.diff(sensed.readings.counter_j, append=np.nan)
-    pauses = without_work & np.append(without_work[1:], False) & (step <= _COUNTED_EVERY_S)
-    since_s, until_s = _around(sensed.times_s, pauses)
-    within = pauses & (grown >= 0) & (since_s >= PERIOD_S - _ROUND_S) & (until_s - step >= _AFTER_WORK_S - _ROUND_S)
-    seconds = float(step[within].sum())
-    if seconds < _COUNTED_S:
-        return None
-    watts = float(grown[within].sum()) / seconds
-    doubt = watts * PERIOD_S * np.sqrt(2 * np.count_nonzero(within)) / seconds  # each of its ends is a period late
-    if not watts - doubt <= high_w:  # what it counts is not what the power readings are of
-        return None
-    return IdlePower(min(watts, high_w), max(watts - doubt, 0.0), min(watts + doubt, high_w), IdleSource.COUNTER)
-
-
-def _by_line(sensed: SensedPower, low_w: float) -> IdlePower | None:
-    """From how power falls with the utilisation of its averaging window, extended to none."""
-    window, power = sensed.timing.window_s, sensed.watts
-    used, times = sensed.readings.utilization, sensed.times_s
-    if len(times) < 2 or window <= 2 * sensed.read_every_s or np.isnan(used).any():
-        return None
-    busy_s = np.append(0.0, np.cumsum(np.diff(times) * used[1:]))
-    inside = sensed.has_power & (times >= window + _SHIFTS_S[-1]) & (times <= times[-1] + _SHIFTS_S[0])
-    if np.count_nonzero(inside) < _IDLE_READINGS:
-        return None
-    moments, watts = times[inside], power[inside]
-    fits = []
-    for shift in _SHIFTS_S:
-        ends = moments - shift
-        share = (np.interp(ends, times, busy_s) - np.interp(ends - window, times, busy_s)) / window
-        if np.ptp(share) >= _SPREAD and share.min() <= _LEAST:
-            slope, base = np.polyfit(share, watts, 1)
-            off_w = watts - base - slope * share
-            if slope > 0:
-                fits.append((1 - off_w.var() / max(watts.var(), 1e-9), float(base), float(off_w.std())))
-    fit, base, off = max(fits, default=(0.0, 0.0, 0.0))
-    lowest = float(watts.min())
-    if fit < _FIT or not low_w <= base <= lowest:
-        return None
-    doubt = 2 * off + _BENDS * (lowest - base)
-    return IdlePower(base, max(base - doubt, low_w), min(base + doubt, lowest), IdleSource.EXTENDED)

@@ -39,7 +39,9 @@ MOST_ROWS = 40_000_000
 _AT_ONCE = 4_000_000  # rows in memory
 _BLOCK = 32  # intervals that tell what is usual
 _NEXT = 8  # intervals after or before a long one that tell whether it is usual from or up to there
-_LONGEST, _LONGEST_OVER_NULL = 3.0, 1.5  # usual steps: a longer pause is a gap, a shorter one if there is a NULL in it
+LONGEST, SHORTEST_S = 3.0, 1.0
+"""Usual steps: a longer pause is a gap, if it is longer than so many s, too."""
+_LONGEST_OVER_NULL = 1.5  # usual steps: a shorter pause is a gap if there is a NULL in it
 
 _GAUGES = {
     "mW": ("W", 1e-3),
@@ -216,7 +218,7 @@ def _series(name: str, rows: Columns, minutes: Columns, inside: tuple[int, int])
     at_known = np.flatnonzero(is_known)
     ts, value, low, high = ts[is_known], value[is_known], low[is_known], high[is_known]
     over_null = np.diff(at_known) > 1
-    longest = np.where(over_null, _LONGEST_OVER_NULL, _LONGEST)
+    longest = np.where(over_null, _LONGEST_OVER_NULL, LONGEST)
     together = near((ts - ts[:1]) / 1e9, np.ones(len(ts), bool), longest=longest, shortest_s=0.0)
     if kind == "counter":
         together &= ~over_null  # between two rates is an interval that has none
@@ -238,7 +240,7 @@ def _rates(ts: Times, value: Floats) -> tuple[Times, Floats]:
     rate = np.full(len(ts), np.nan)
     if len(ts) > 1:
         seconds, grown = np.diff(ts) / 1e9, np.diff(value)
-        longest = np.where(np.diff(at_known) > 1, _LONGEST_OVER_NULL, _LONGEST)
+        longest = np.where(np.diff(at_known) > 1, _LONGEST_OVER_NULL, LONGEST)
         sound = near((ts - ts[0]) / 1e9, np.ones(len(ts), bool), longest=longest, shortest_s=0.0)
         sound &= (grown >= 0) & (seconds > 0)
         rate[1:][sound] = grown[sound] / seconds[sound]
@@ -290,7 +292,7 @@ def _marks(rows: Columns, lasts_ns: int | None) -> list[tuple[int, int, str]]:
     marks: list[tuple[int, int, str]] = []
     for place in marked.tolist():
         began, text = int(ts[place]), str(rows["quality"][place])
-        follows = place + 1 < len(ts) and ts[place + 1] - began <= _LONGEST * usual
+        follows = place + 1 < len(ts) and ts[place + 1] - began <= LONGEST * usual
         ended = int(ts[place + 1]) if follows and lasts_ns is None else began + usual
         if marks and marks[-1][2] == text and marks[-1][1] >= began:
             marks[-1] = marks[-1][0], ended, text
@@ -300,7 +302,7 @@ def _marks(rows: Columns, lasts_ns: int | None) -> list[tuple[int, int, str]]:
 
 
 def near(
-    times: Floats, known: NDArray[np.bool_], *, longest: float | Floats = 3.0, shortest_s: float = 1.0
+    times: Floats, known: NDArray[np.bool_], *, longest: float | Floats = LONGEST, shortest_s: float = SHORTEST_S
 ) -> NDArray[np.bool_]:
     """By interval (n - 1,), whether the known readings around it are no gap apart. `times` (n,), s, increase.
 

@@ -16,7 +16,8 @@ from ...analysis.energy.attribute import JobReason, Kind
 from ...analysis.energy.billing import HostSource, hours_share
 from ...analysis.energy.books import Booked
 from ...analysis.energy.carbon import TABLE, NoFigure
-from ...analysis.energy.sensor import IdleSource, Reason
+from ...analysis.energy.idle import IdleSource
+from ...analysis.energy.sensor import Reason
 from ..document import (
     Cell,
     CellSource,

@@ -14,10 +14,10 @@ import polars as pl
 from ...analysis.energy.answers import EnergyAnswer
 from ...analysis.energy.excess import FALSE, FleetExcess, Of, Unknown
 from ...analysis.energy.held_idle import HeldIdle, IdleReason
+from ...analysis.energy.idle import IdleSource
 from ...analysis.energy.levels import ANY
 from ...analysis.energy.options import Option, Quote
 from ...analysis.energy.quote import OneJob, Quoted
-from ...analysis.energy.sensor import IdleSource
 from ...analysis.tuning.power_plan import Estimate
 from ...store.instants import date_of_ns
 from ..document import WORDS, Cell, Chart, Column, Command, Document, Part, Section, Table, Tiles

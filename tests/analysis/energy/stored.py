@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from whorl.analysis.energy.attribute import PIECES, Attribution
 from whorl.analysis.energy.claims import of_store, read_claims, with_activity
-from whorl.analysis.energy.meter import Energies, Meters, meter_of_readings
+from whorl.analysis.energy.meter import Energies, Meters, meters_of_readings
 from whorl.analysis.energy.readings import meters_of_many
 from whorl.analysis.energy.sensor import Note, Readings
 from whorl.store import Store
@@ -154,4 +154,5 @@ def build(
     events: Sequence[Note] = (),
 ) -> Meter:
     """The meter of one GPU."""
-    return Meter(meter_of_readings((cluster, gpu), readings, limit_w, model, events), 0)
+    alone = readings.each(lambda values: values[None])
+    return Meter(meters_of_readings([(cluster, gpu)], alone, [limit_w], models=[model], events=[events]), 0)

@@ -12,7 +12,8 @@ import pytest
 
 from whorl.analysis.energy import answers
 from whorl.analysis.energy.answers import reconcile
-from whorl.analysis.energy.sensor import IDLE_SOURCES, IdleSource, PowerSource, Problem, Readings
+from whorl.analysis.energy.idle import IDLE_SOURCES, IdleSource
+from whorl.analysis.energy.sensor import PowerSource, Problem, Readings
 from whorl.tests.analysis.energy.stored import at, build, gpu, job, readings, store_of
 from whorl.tests.sizes import sample
 

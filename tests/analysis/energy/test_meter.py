@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from whorl.analysis.energy.books import booked
+from whorl.analysis.energy.meter import meters_of_readings
 from whorl.analysis.energy.readings import covered
 from whorl.analysis.energy.sensor import Note, Problem, Readings, Reason
 from whorl.store import Store
@@ -334,3 +335,38 @@ def test_minutes_of_pruned_telemetry_give_about_the_same_energy(store: Store) ->
     assert covered(store).select((pl.col("last") - pl.col("first")).dt.total_seconds()).item() in range(599, 661)
     assert booked(store).pieces["energy_j"].sum() == pytest.approx(sum(one["energy_j"] for one in before), rel=0.01)
     assert after[1]["variance_j2"] > before[1]["variance_j2"]
+
+
+def test_gpus_metered_together_are_as_alone() -> None:
+    random = np.random.default_rng(7)
+    some = []
+    for number in range(12):
+        busy = np.arange(200) % (20 + number) < 12
+        watts = np.where(busy, 250.0 + 10 * number, 60.0) + random.normal(0, 1, 200)
+        watts[40:90] = np.where(number == 3, 0.0, watts[40:90])
+        counter = counted(watts) if number % 2 else np.full(200, np.nan)
+        counter[100:] -= np.where(number == 5, counter[100], 0.0)
+        instant = watts + random.normal(0, 3, 200) if number == 6 else np.full(200, np.nan)
+        if number == 9:
+            watts[60:75] = counter[60:75] = np.nan
+        every_s = 0.1 if number in (2, 4) else 1.0
+        used = np.where(busy, 0.7 if number == 8 else 1.0, 0.0)
+        some.append(readings(watts, every_s, counter_j=counter, instant_w=instant, utilization=used))
+    columns = {
+        name: None if values is None else np.stack([getattr(alone, name) for alone in some])
+        for name, values in vars(some[0]).items()
+    }
+    names, models = [("c", f"G{number}") for number in range(12)], ["A100-SXM4-80GB", "GH200 480GB", None] * 4
+    together = meters_of_readings(names, Readings(**columns), [None] * 12, models=models, events=[[]] * 12)
+    for number, alone in enumerate(some):
+        meter = build(*names[number], alone, model=models[number])
+        began, ended = NOON + np.sort(random.integers(-5 * S, 210 * S, (2, 30)), axis=0)
+        assert together.gpus[number] == names[number]
+        assert together.notes[number] == meter.notes
+        assert together.idle_source[number] == meter.among.idle_source[0]
+        of_these = vars(together.over(np.full(30, number), began, ended))
+        for name, expected in vars(meter.over(began, ended)).items():
+            if name == "reason":
+                assert of_these[name].tolist() == expected.tolist()
+            else:
+                np.testing.assert_allclose(of_these[name], expected, rtol=1e-9, atol=1e-9)
