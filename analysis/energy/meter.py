@@ -215,12 +215,17 @@ class Meters:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         lasted, measured = np.diff(self.knots_s), np.diff(self.parts[PARTS.index("measured_s")])
         at = np.flatnonzero((lasted > longer_s) & (measured <= 0))
-        order = np.argsort(self.begins)  # of some GPUs: `only` keeps the knots of all
-        numbers = order[np.searchsorted(self.begins[order], at, "right") - 1]
-        inside = (at >= self.begins[numbers]) & (at < self.ends[numbers] - 1)
+        numbers, inside = self._gpus_of(at)
+        inside &= at < self.ends[numbers] - 1
         numbers, at = numbers[inside], at[inside]
         since = (self.origin_ns - self.knots_ns[self.begins])[numbers]
         return np.repeat(numbers, 2), (np.stack([self.knots_ns[at], self.knots_ns[at + 1]]) + since).T.ravel()
+
+    def _gpus_of(self, at: Ints) -> tuple[Ints, Flags]:
+        """The GPUs (numbers) that knots are of, and of which knots there is one: `only` keeps those of all."""
+        order = np.argsort(self.begins)
+        numbers = order[np.maximum(np.searchsorted(self.begins[order], at, "right") - 1, 0)]
+        return numbers, (at >= self.begins[numbers]) & (at < self.ends[numbers])
 
     def between(self, since_ns: int | None, until_ns: int | None) -> Meters:
         """The same meters of less time, without those that have none of it."""
@@ -258,17 +263,17 @@ class Meters:
         of_gpu = {name: np.maximum((1 + h) * getattr(self, name) + p, 0.0) for name in _WATTS}
         knots = {name: getattr(self, name).copy() for name in _KNOTS[2:]}
         joules, seconds = (PARTS.index(name) for name in ("measured_j", "measured_s"))
-        for number, (began, ended) in enumerate(zip(self.begins.tolist(), self.ends.tolist(), strict=True)):
-            at, before = slice(began, ended), self.parts[:, began:ended]
-            more_j = h[number] * before[joules] + p[number] * before[seconds]
-            read_s = np.diff(before[seconds], append=before[seconds, -1])  # of the segment after each knot
-            factor = np.where(read_s > 0, 1 + h[number], 1.0)
-            knots["energy_j"][at] += more_j
-            knots["parts"][joules, at] += more_j
-            for name in ("bend_j", "edge_w", "ends_j"):
-                knots[name][..., at] = factor * getattr(self, name)[..., at]
-            of_segment = np.diff(knots["energy_j"][at], append=knots["energy_j"][ended - 1])
-            knots["slope_j"][at] = of_segment - knots["bend_j"][at]
+        numbers, inside = self._gpus_of(np.arange(len(self.knots_s)))
+        h_of_knot, p_of_knot = np.where(inside, np.array([h, p])[:, numbers], 0.0)
+        more_j = h_of_knot * self.parts[joules] + p_of_knot * self.parts[seconds]
+        last = np.zeros(len(numbers), bool)
+        last[self.ends - 1] = True  # of its GPU: no segment comes after it
+        factor = np.where(~last & (steps(self.parts[seconds]) > 0), 1 + h_of_knot, 1.0)
+        knots["energy_j"] += more_j
+        knots["parts"][joules] += more_j
+        for name in ("bend_j", "edge_w", "ends_j"):
+            knots[name] *= factor
+        knots["slope_j"] = np.where(last, 0.0, steps(knots["energy_j"])) - knots["bend_j"]
         return replace(self, **of_gpu, **knots)
 
     @classmethod
