@@ -326,10 +326,10 @@ def _chosen(readings: Readings, read_every_s: Floats, sensor: PowerSensor | None
     pairs, same = np.zeros(len(power), np.int64), np.zeros(len(power), bool)
     has_instant = np.zeros(len(power), bool)
     if instant is not None:
-        has_instant = ~np.isnan(instant).all(axis=1)
+        has_instant = np.any(~np.isnan(instant), axis=1)
         pairs = np.count_nonzero(~np.isnan(power + instant), axis=1)
         equal = np.count_nonzero(power == instant, axis=1)
-        same = np.asarray((pairs > 0) & (equal >= _EQUAL * pairs))
+        same = np.logical_and(pairs > 0, equal >= _EQUAL * pairs)
     of_gpus = [values.tolist() for values in (draws_s, read_every_s[:, 0], has_instant, pairs, same)]
     choices = [_choice(sensor, *of_gpu) for of_gpu in zip(*of_gpus, strict=True)]
     if instant is not None:
