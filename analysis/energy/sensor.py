@@ -331,7 +331,7 @@ def _chosen(readings: Readings, read_every_s: Floats, sensor: PowerSensor | None
         equal = np.count_nonzero(power == instant, axis=1)
         same = np.logical_and(pairs > 0, equal >= _EQUAL * pairs)
     of_gpus = [values.tolist() for values in (draws_s, read_every_s[:, 0], has_instant, pairs, same)]
-    choices = [_choice(sensor, *of_gpu) for of_gpu in zip(*of_gpus, strict=True)]
+    choices = [_sensor_choice(sensor, *of_gpu) for of_gpu in zip(*of_gpus, strict=True)]
     if instant is not None:
         sources = np.array([[choice.source] for choice in choices])
         power = np.where(np.isnan(power), instant, power)
@@ -346,7 +346,7 @@ def _chosen(readings: Readings, read_every_s: Floats, sensor: PowerSensor | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _SensorChoice:
     """Which readings of power are used of a GPU, and what is known of their sensor without looking at them."""
 
     source: PowerSource
@@ -382,9 +382,9 @@ class _Choice:
         return timing
 
 
-def _choice(
+def _sensor_choice(
     sensor: PowerSensor | None, draw_s: float, read_every_s: float, has_instant: bool, pairs: int, same: bool
-) -> _Choice:
+) -> _SensorChoice:
     """`draw_s`: what the power draw averages over (NaN: unknown); so many `pairs` of readings have an instantaneous
     power too, of which most are the `same`."""
     period = sensor.period_ms / 1000 if sensor and sensor.period_ms else PERIOD_S
@@ -401,7 +401,7 @@ def _choice(
     slow = sensor is not None and sensor.period_ms == 20 and sensor.window_ms is None and math.isnan(draw_s)
     if sensor is not None and sensor.of_module:
         source = PowerSource.GPU_POWER
-    return _Choice(source, window, period, part, slow, 0 < read_every_s <= _EDGE_EVERY_S)
+    return _SensorChoice(source, window, period, part, slow, 0 < read_every_s <= _EDGE_EVERY_S)
 
 
 def _delay(times: Floats, utilization: Floats, watts: Floats) -> float | None:
