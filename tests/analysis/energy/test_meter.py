@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -352,7 +353,7 @@ def test_gpus_metered_together_are_as_alone() -> None:
         every_s = 0.1 if number in (2, 4) else 1.0
         used = np.where(busy, 0.7 if number == 8 else 1.0, 0.0)
         some.append(readings(watts, every_s, counter_j=counter, instant_w=instant, utilization=used))
-    columns = {
+    columns: dict[str, Any] = {
         name: None if values is None else np.stack([getattr(alone, name) for alone in some])
         for name, values in vars(some[0]).items()
     }
