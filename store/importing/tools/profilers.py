@@ -254,17 +254,17 @@ def _add(
         pl.col("line").first(), pl.col("count").filter("inner").sum(), total_ms.alias("total_ms"),
         start.min().alias("first"), start.max().alias("last"),
     )  # fmt: skip
+    share = pl.col("total_ms") / pl.col("total_ms").sum().over(_GPU)
+    large = runs.filter(share >= _SHARE)
+    if rows.options.workload is not None:
+        large = large.filter(pl.col("total_ms").arg_max().over(_GPU) == pl.int_range(pl.len()).over(_GPU))
     between = pl.col("at_ms").is_between("first", "last", closed="none")
-    values = pl.DataFrame(readings, _VALUES, orient="row").join(runs, on=_GPU, maintain_order="left")
+    values = pl.DataFrame(readings, _VALUES, orient="row").join(large, on=_GPU, maintain_order="left")
     values = values.filter(between | (pl.col("of_kernel") == pl.col("kernel")))
     by_meaning = values.group_by(*kernel, "meaning", maintain_order=True)
     medians: dict[tuple[object, ...], dict[str, Value]] = {}
     for *key, meaning, median in by_meaning.agg(pl.col("value").median()).iter_rows():
         medians.setdefault(tuple(key), {})[meaning] = median
-    share = pl.col("total_ms") / pl.col("total_ms").sum().over(_GPU)
-    large = runs.filter(share >= _SHARE)
-    if rows.options.workload is not None:
-        large = large.filter(pl.col("total_ms").arg_max().over(_GPU) == pl.int_range(pl.len()).over(_GPU))
     record = hashlib.sha256(text.encode()).hexdigest()[:16]
     alone = runs.select(pl.struct("device", "node").n_unique()).item() == 1
     for process, device, node, name, line, count, time_ms, _, _ in large.iter_rows():
