@@ -263,16 +263,12 @@ def _first_identity(sheet: Sheet) -> str:
     for key in ("serial", "pci_bus_id"):
         if key in sheet.bound:
             keys[key] = _of_board_part(sheet, sheet.bound[key].column, key, host, fleet)
-    if (
-        "gpu" not in sheet.bound
-        and {"index", "serial"} <= keys.keys()
-        and not _is_of_boards(sheet, sheet.bound["serial"].column)
-    ):
+    stored = fleet["gpu"].unique().implode()
+    by_serial = {"index", "serial"} <= keys.keys() and {"gpu", "instance"}.isdisjoint(sheet.bound)
+    if by_serial and not _is_of_boards(sheet, sheet.bound["serial"].column):
         unknown = fleet.filter(pl.col("serial").is_null() & ~pl.col("gpu").str.starts_with("GPU-"))["gpu"]
-        stored = fleet["gpu"].unique().implode()
         by_number = pl.when(~keys["serial"].is_in(stored) & keys["index"].is_in(unknown.implode())).then(keys["index"])
         keys = {"serial": pl.coalesce(by_number, keys["serial"])} | keys
-    stored = fleet["gpu"].unique().implode()
     if sheet.kind == "runs" and {"index", "pci_bus_id"} <= keys.keys():
         at_address = keys.pop("pci_bus_id")  # CUDA may number GPUs otherwise than the driver
         gpu = pl.coalesce("=gpu", pl.when(at_address.is_in(stored)).then(at_address)).alias("=gpu")
