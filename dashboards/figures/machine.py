@@ -39,7 +39,7 @@ _ODD_NAMES = 12  # GPUs with findings whose names are written
 _LEAST, _MOST = 5.0, 50.0  # where the colours end
 _NEAR = 0.1  # of where they end: up to here they are linear, beyond it logarithmic
 _FADED = 0.2  # the map, where a brush holds only a part of it
-_TOP_PX = 84  # above the cells
+_TOP_PX = 68  # above the cells
 _TICKS = (1, 2, 5, 10, 20, 50)
 _FINE, _UNJUDGED = "rgba(138,143,152,0.42)", "rgba(138,143,152,0.14)"
 
