@@ -254,7 +254,7 @@ class _Merge:
         """The readings of nodes' meters that the store has not."""
         stored = self._source.rows([NODE_POWER.name])[NODE_POWER.name]
         batches = telemetry_files.batches({path: parquet.rows_in(path) for path in stored.files})
-        for piece in [*map(snapshot.Rows, batches), snapshot.Rows([], live=stored.live)]:
+        for piece in [*map(snapshot.Rows, batches), snapshot.Rows([], late=stored.late)]:
             rows = parts.read(NODE_POWER.name, piece)
             self._progress(f"{self._done.source}: {len(rows):,} readings of nodes")
             new = self._unknown(NODE_POWER, self._in_cluster(rows))

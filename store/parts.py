@@ -43,7 +43,7 @@ class TablePart:
     def arrow(self, columns: list[str] | None = None) -> pa.Table:
         """The rows of the piece. Raises OSError and pyarrow.ArrowException."""
         paths = list(self.files)
-        rows = Rows([], paths, self.late) if self.day is not None else Rows(paths, live=self.late)
+        rows = Rows([], paths, self.late) if self.day is not None else Rows(paths, late=self.late)
         return read(self.table, rows, columns)
 
     def relation(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
@@ -79,8 +79,8 @@ def read(name: str, rows: Rows, columns: list[str] | None = None, *, only: ds.Ex
     if rows.contested:
         contested = rows_in(rows.contested, [*chosen, *(column for column in KEY if column not in chosen)])
         tables.append(contested if rows.late is None else without(contested, rows.late))
-    besides = [beside for beside in (rows.late, rows.live) if beside is not None]
-    tables += [beside if only is None else beside.filter(only) for beside in besides]
+    if rows.late is not None:
+        tables.append(rows.late if only is None else rows.late.filter(only))
     return pa.concat_tables([complete(table(name), part, chosen) for part in tables])
 
 
@@ -89,10 +89,7 @@ def parts_of(name: str, rows: Rows) -> list[TablePart]:
 
     Their paths are absolute, as a worker may have another working directory.
     """
-    import pyarrow as pa
-
-    beside = [part for part in (rows.late, rows.live) if part is not None and len(part)]
-    over = complete(table(name), pa.concat_tables(beside, promote_options="default")) if beside else None
+    over = complete(table(name), rows.late) if rows.late is not None and len(rows.late) else None
     if not table(name).partitioned:
         return [TablePart(name, None, _absolute(rows.files), over)] if rows.files or over is not None else []
     by_day = file_names.by_day(rows.files)

@@ -31,15 +31,15 @@ _BY_TIME = {spec.name for spec in (TELEMETRY, LATE, MINUTES, *DERIVED)}
 
 @dataclass(frozen=True)
 class Rows:
-    """A table at one instant: the rows of `free`, those of `contested` whose key is not in `late`, `late`, `live`.
+    """A table at one instant: the rows of `free`, those of `contested` whose key is not in `late`, and `late`.
 
-    `late` and `live` lack columns that are NULL in all of their rows: a row with every column of telemetry takes 1 kB.
+    `late` has rows that take the place of those in files, and those that are in no file. It lacks columns that are NULL
+    in all of its rows: a row with every column of telemetry takes 1 kB.
     """
 
     free: list[Path]
     contested: list[Path] = field(default_factory=list)
     late: pa.Table | None = None
-    live: pa.Table | None = None
 
     @property
     def files(self) -> list[Path]:
@@ -49,7 +49,7 @@ class Rows:
     def ends_us(self) -> tuple[int, int] | None:
         """The first and the last time of rows of a table by days, as names of files state it; None of no rows."""
         named = [file_name.bounds for path in self.files if (file_name := file_names.parse(path.name)) is not None]
-        bounds = [*named, *(keys.bounds_of(rows) for rows in (self.late, self.live) if rows is not None and len(rows))]
+        bounds = [*named, *([keys.bounds_of(self.late)] if self.late is not None and len(self.late) else [])]
         return (min(each.first_us for each in bounds), max(each.last_us for each in bounds)) if bounds else None
 
 
@@ -146,16 +146,17 @@ def rows_of(name: str, listing: Snapshot, verified: Verified, skip: Skip, bounds
     """A table of a snapshot. Raises FileNotFoundError where a file was replaced meanwhile."""
     spec = table(name)
     if name == LATEST.name:
-        return Rows([], live=latest(listing, verified, skip))
+        return Rows([], late=latest(listing, verified, skip))
     paths = sound(spec, listing.files[name], verified, skip)
     live = live_rows(listing, name)
     if name != TELEMETRY.name:
-        return Rows(paths, live=None if live is None else keys.conform(spec, keys.without_written(live)))
+        return Rows(paths, late=None if live is None else keys.conform(spec, keys.without_written(live)))
     late = _read(LATE, listing, verified, skip)
     if live is None and not late:
         return Rows(paths)
     import pyarrow as pa
 
+    besides: list[pa.Table] = []
     if live is not None:
         ts = keys.times(live)
         live = keys.newest(live.filter(pa.array((ts >= bounds.first_us) & (ts <= bounds.last_us))))
@@ -164,17 +165,17 @@ def rows_of(name: str, listing: Snapshot, verified: Verified, skip: Skip, bounds
             others = [stored_keys for path in near if (stored_keys := telemetry_files.keys_in(path)) is not None]
             live, newer = keys.split(live, others)
             late += [newer] if len(newer) else []
-    live = keys.conform(spec, keys.without_written(live)) if live is not None and len(live) else None
-    if not late:
-        return Rows(paths, live=live)
-    over = keys.newest(pa.concat_tables(late, promote_options="default"))
+            besides += [live] if len(live) else []
     of_late = [keys.bounds_of(rows) for rows in late]
     contested = {path for path in paths if any(file_names.may_hold(path.name, late_bounds) for late_bounds in of_late)}
+    if late:
+        besides.append(keys.newest(pa.concat_tables(late, promote_options="default")))
     return Rows(
         [path for path in paths if path not in contested],
         [path for path in paths if path in contested],
-        keys.conform(spec, keys.without_written(over)),
-        live,
+        keys.conform(spec, keys.without_written(pa.concat_tables(besides, promote_options="default")))
+        if besides
+        else None,
     )
 
 

@@ -180,8 +180,8 @@ class Connection:
         self._telemetry = tables.get(TELEMETRY.name)
         try:
             for name, rows in tables.items():
-                for part, beside in (("late", rows.late), ("live", rows.live)):
-                    self._hold(f"{name}_{part}", beside)
+                if rows.late is not None:
+                    self._hold(f"{name}_late", rows.late)
                 self._define(name, self._select(table(name), rows))
         except duckdb.Error as error:
             raise QueryError(_sentence(error)) from error
@@ -240,27 +240,24 @@ class Connection:
             self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS {sql}")
             self._defined[name] = sql
 
-    def _hold(self, name: str, beside: pa.Table | None) -> None:
+    def _hold(self, name: str, late: pa.Table) -> None:
         """Rows that are in no file become a table: DuckDB reads its own tables faster than those of Arrow."""
-        if beside is not None:
-            self._connection.register("given", beside)
-            self._connection.execute(f"CREATE OR REPLACE TABLE {_ROWS}.{name} AS FROM given")
-            self._connection.unregister("given")
+        self._connection.register("given", late)
+        self._connection.execute(f"CREATE OR REPLACE TABLE {_ROWS}.{name} AS FROM given")
+        self._connection.unregister("given")
 
     def _select(self, spec: Table, rows: Rows) -> str:
-        """The rows of a table: those of its files that no late row replaces, the late rows, and the live rows."""
+        """The rows of a table: those of its files that no late row replaces, and the late rows."""
         columns = ", ".join(f'"{name}"' for name in spec.names)
         parts = []
         if rows.free:
             parts.append(f"SELECT {columns} FROM {self._files(f'{spec.name}_free', rows.free, spec)}")
+        late = f"{_ROWS}.{spec.name}_late"
         if rows.contested:
-            files, late = self._files(f"{spec.name}_contested", rows.contested, spec), f"{_ROWS}.{spec.name}_late"
+            files = self._files(f"{spec.name}_contested", rows.contested, spec)
             parts.append(f"SELECT {columns} FROM {files} WHERE {KEY_RECORD} NOT IN (SELECT {KEY_RECORD} FROM {late})")
-        for part, beside in (("late", rows.late), ("live", rows.live)):
-            if beside is not None:
-                parts.append(
-                    f"SELECT {columns} FROM ({spec.nothing} UNION ALL BY NAME FROM {_ROWS}.{spec.name}_{part})"
-                )
+        if rows.late is not None:
+            parts.append(f"SELECT {columns} FROM ({spec.nothing} UNION ALL BY NAME FROM {late})")
         return " UNION ALL ".join(parts) or spec.nothing
 
     def _files(self, variable: str, paths: Sequence[Path], spec: Table) -> str:

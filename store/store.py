@@ -313,7 +313,7 @@ class Store:
         frames = [read(rows.free)] if rows.free else []
         if rows.contested and rows.late is not None:
             frames.append(read(rows.contested).join(frame(rows.late), on=list(KEY), how="anti", nulls_equal=True))
-        frames += [frame(beside) for beside in (rows.late, rows.live) if beside is not None]
+        frames += [frame(rows.late)] if rows.late is not None else []
         return pl.concat(frames or [frame(arrow_schema(name).empty_table())])
 
     def latest(self, gpus: Gpus | None = None) -> ArrowAnswer:
