@@ -440,6 +440,7 @@ def test_a_disk_without_space_is_told_in_one_sentence_and_the_log_goes_on_later(
     done = subprocess.run(
         [sys.executable, "-m", "whorl", "store", "register", "--store", store.root, f"--{log}"],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes)),
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},  # bytecode would be cut, and no later process could read it
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 3, done.stderr
