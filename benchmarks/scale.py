@@ -2,7 +2,7 @@
 
     python -m benchmarks.scale [--only SECTION] [--quick | --long]
 
-day      4,608 nodes of six V100 at 1 Hz for a part of a day (--long: 144 minutes; else 12 of a tenth of the nodes):
+day      4,608 nodes of six V100 at 1 Hz for a part of a day (--long: 144 minutes; else 120 of a tenth of the nodes):
          each node has the journal of a collector, which takes a sweep each second and is sealed every ten minutes, in
          two processes. Times are simulated, nothing is made durable (fsync). CPU of appends, of sealing and of the part
          of it that holds the lock of the store; then compaction, and questions in processes of their own with two
@@ -16,7 +16,10 @@ parts    energy, window statistics, and hourly sums with a daily percentile of 5
 from __future__ import annotations
 
 import contextlib
+import importlib
 import multiprocessing
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -52,6 +55,8 @@ from whorl.store.system import files as store_files
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+
+    from distributed import Client
 
 SUMMIT_NODES, BLOCK, HOUR_NS = 4608, 32, 3600 * 10**9
 WATTS = "power_mw / 1000.0"
@@ -254,7 +259,7 @@ def compact(root: str, now_ns: int) -> Callable[[], dict[str, Any]]:
 
 def day(options: BenchOptions) -> dict[str, Any]:
     """Writing, compaction, and questions beside other engines."""
-    shape = FleetShape(options.pick(48, SUMMIT_NODES // 10, SUMMIT_NODES), options.pick(12, 12, 144))
+    shape = FleetShape(options.pick(48, SUMMIT_NODES // 10, SUMMIT_NODES), options.pick(12, 120, 144))
     with scratch() as folder:
         root = folder / "store"
         store = Store.create(root)
@@ -344,9 +349,25 @@ QUESTIONS: dict[str, Callable[[Store, Engine | None], list[float]]] = {
 }
 
 
-def used() -> tuple[float, int | None]:
-    """CPU seconds and largest memory of a worker so far."""
-    return time.process_time(), peak_mb()
+CLUSTER = """
+import sys
+from distributed import LocalCluster
+options = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": "1GiB", "dashboard_address": ":0"}
+with LocalCluster(**options) as cluster:
+    print(cluster.scheduler_address, flush=True)
+    sys.stdin.read()
+"""
+"""A scheduler and two workers, in processes that have not imported what this program has, until its input ends."""
+
+
+IDLE_S = 3.0
+"""Scheduler and workers do nothing for so long first, as they take CPU for each second that they run."""
+
+
+def cpu_of(client: Client) -> float:
+    """CPU seconds so far of this process, the scheduler and the workers."""
+    there = [client.run_on_scheduler(time.process_time), *client.run(time.process_time).values()]
+    return time.process_time() + sum(there)
 
 
 def answered(root: str, name: str, place: str) -> Callable[[], dict[str, Any]]:
@@ -355,29 +376,36 @@ def answered(root: str, name: str, place: str) -> Callable[[], dict[str, Any]]:
     if place != "dask":
         engine = None if place == "plain" else Here(2)
         return lambda: {"values": question(store, engine)}
-    from distributed import Client, LocalCluster
+    from distributed import Client
 
     from whorl.analysis.engines import DaskEngine
 
     def by_workers() -> dict[str, Any]:
-        options = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": "1GiB", "dashboard_address": ":0"}
-        with LocalCluster(**options) as cluster, Client(cluster) as client, DaskEngine(client) as dask:
-            client.run(_loaded)
-            before = client.run(used)
-            cpu = time.process_time()
+        with (
+            subprocess.Popen([sys.executable, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            as cluster,
+            Client(cluster.stdout.readline().strip()) as client,
+            DaskEngine(client) as dask,
+        ):  # fmt: skip
+            client.run(_loaded, name)
+            idle = cpu_of(client)
+            time.sleep(IDLE_S)
+            begun, asked_at = cpu_of(client), time.monotonic()
             values = question(store, dask)
-            asking, after = time.process_time() - cpu, client.run(used)
-        workers = {"cpu_s": asking + sum(after[at][0] - before[at][0] for at in after),
-                   "worker_mb": max(peak or 0 for _, peak in after.values())}  # fmt: skip
-        return {"values": values, "workers": workers}
+            took, ended, peaks = time.monotonic() - asked_at, cpu_of(client), client.run(peak_mb)
+            cluster.stdin.close()
+        figures = {"cpu_s": ended - begun, "idle_cpu_s": took * (begun - idle) / IDLE_S,
+                   "worker_mb": max(peaks.values())}  # fmt: skip
+        return {"values": values, "workers": figures}
 
     return by_workers
 
 
-def _loaded() -> None:
-    """Import what parts need: processes without workers do so before they are timed, too."""
-    import whorl.analysis.energy.answers
-    import whorl.analysis.runs.windows  # noqa: F401
+def _loaded(question: str) -> None:
+    """Import what its parts need: processes without workers do so before they are timed, too."""
+    modules = {"energy": "analysis.energy.books", "windows": "analysis.runs.windows", "sums": "store.parts"}
+    for module in (f"whorl.{modules[question]}", "duckdb", "polars"):
+        importlib.import_module(module)
 
 
 def parts(options: BenchOptions) -> dict[str, Any]:

@@ -163,8 +163,8 @@ def meter_parts(
     stored = _StoredDays(store, since_ns, until_ns)
     groups, rows = list[list[DayBlock]](), list[float]()
     for block in stored.blocks():
-        began, ended = block.ends
-        share = (min(until_ns, ended) - max(since_ns, began)) / (ended - began)
+        began, ended = max(stored.ends[0], block.ends[0]), min(stored.ends[1], block.ends[1])
+        share = max(min(until_ns, ended) - max(since_ns, began), 0) / max(ended - began, 1)
         of_block = stored.rows_of(block) * share * stored.share(gpus)
         if groups and rows[-1] + of_block <= ROWS_OF_PART:
             groups[-1].append(block)
@@ -286,6 +286,15 @@ class _StoredDays:
         usual = max((state.rows for state in self.states.values() if state is not None), default=0)
         states = (self.states[day] for day in self.days if block.first <= day <= block.last)
         return sum(usual if state is None else state.rows for state in states)
+
+    @cached_property
+    def ends(self) -> tuple[int, int]:
+        """From when to when there may be readings, ns UTC, by what files say; the first and the last day may be short."""
+        days = self.days or [0]
+        within = Bounds(days[0] * _DAY_NS // 1000, (days[-1] + 1) * _DAY_NS // 1000 - 1)
+        ends = [rows.ends_us for rows in self._store.rows([*_READINGS], within).values()]
+        known = [end for end in ends if end is not None]
+        return 1000 * min(first for first, _ in known), 1000 * max(last for _, last in known) + _S
 
     def share(self, gpus: Gpus | None) -> float:
         """Which part of all GPUs these are."""
