@@ -37,15 +37,15 @@ def write_store(folder: Path, *, nodes: int = 6, domain: str = "") -> Path:
         for workload, usual in TIME_MS.items():
             for node in range(1, nodes + 1):
                 for slot in range(4):
-                    own = usual
+                    effect = usual
                     if workload == "sgemm":
-                        own *= SLOW.get((node, slot), 1.0) * (1 + 0.01 * rng.standard_normal())
+                        effect *= SLOW.get((node, slot), 1.0) * (1 + 0.01 * rng.standard_normal())
                     for run in range(RUNS):
                         number += 1
-                        took = own * (1 + 0.003 * rng.standard_normal())
-                        when = f"2026-11-{10 + run:02d}T00:{node:02d}:00"
+                        took = effect * (1 + 0.003 * rng.standard_normal())
+                        began = f"2026-11-{10 + run:02d}T00:{node:02d}:00"
                         host = f"n{node:02d}{domain}"
-                        rows.writerow([number, gpu(node, slot), host, slot, workload, f"{took:.4f}", when])
+                        rows.writerow([number, gpu(node, slot), host, slot, workload, f"{took:.4f}", began])
     mapped = [part for column, meaning in COLUMNS.items() for part in ("--map", f"{column}={meaning}")]
     with copied_stores():
         done = CliRunner().invoke(

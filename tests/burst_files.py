@@ -28,10 +28,10 @@ def write_files(folder: Path, seed: int = 1) -> tuple[Path, Path]:
         rows = csv.writer(file)
         rows.writerow(["model", "layer", "params", "input_dim", "batch", "forward_us", "backward_us"])
         for kind, params, dims in LAYERS:
-            fixed, each = rng.uniform(20, 200), rng.uniform(20, 300)
+            fixed, per_sample = rng.uniform(20, 200), rng.uniform(20, 300)
             sizes = ",".join(map(str, dims)) if isinstance(dims, list) else str(dims)
             for samples in (1, 2, 4, BATCH):
-                took = fixed + each * samples
+                took = fixed + per_sample * samples
                 rows.writerow(
                     ["small", kind, json.dumps(params), sizes, samples, f"{took / 3:.3f}", f"{took / 1.5:.3f}"]
                 )

@@ -117,19 +117,19 @@ _LEFT_OUT = pytest.StashKey[int]()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if sizes.is_long():
         return
-    seen: dict[str, int] = {}
+    test_seconds: dict[str, int] = {}
     left_out: list[pytest.Item] = []
     for item in items:
         mark = item.get_closest_marker("long")
         if mark is None:
             continue
         test = item.nodeid.partition("[")[0]
-        seen[test] = seen.get(test, 0) + 1
-        if seen[test] > mark.kwargs.get("short", 0):
+        test_seconds[test] = test_seconds.get(test, 0) + 1
+        if test_seconds[test] > mark.kwargs.get("short", 0):
             left_out.append(item)
     if left_out:  # to skip one, with a report to the process that starts workers, takes ten milliseconds
         gone = set(left_out)
-        items[:] = [item for item in items if item not in gone]
+        items[:] = [test for test in items if test not in gone]
         config.hook.pytest_deselected(items=left_out)
     config.stash[_LEFT_OUT] = len(left_out)
 
@@ -294,5 +294,5 @@ def few_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     suite = catalogue.suite
     monkeypatch.setattr(
-        catalogue, "suite", lambda name: tuple(one for one in suite(name) if one.name in ("idle", "gemm-fp32"))
+        catalogue, "suite", lambda name: tuple(probe for probe in suite(name) if probe.name in ("idle", "gemm-fp32"))
     )

@@ -106,16 +106,16 @@ class DcgmEngine(DcgmLibrary):
 
     def use_real(self) -> None:
         """NVIDIA's engine and library instead of ours; the control file is for ours only."""
-        found = real_engine()
-        assert found is not None
-        self.binary = found
+        library = real_engine()
+        assert library is not None
+        self.binary = library
         folders = [Path(f"/usr/lib/{platform.machine()}-linux-gnu"), Path("/usr/lib64")]
         self.folder = next(folder for folder in folders if (folder / SONAME).exists())
 
     def start(self, *, unix: bool = False) -> None:
         """Start the engine and wait until it listens: on `address`, or with `unix` on `socket`."""
-        where = ["-d", str(self.socket)] if unix else ["-b", "127.0.0.1", "-p", self.address.partition(":")[2]]
-        self._process = subprocess.Popen([self.binary, "-n", *where], env=self.environment())
+        address = ["-d", str(self.socket)] if unix else ["-b", "127.0.0.1", "-p", self.address.partition(":")[2]]
+        self._process = subprocess.Popen([self.binary, "-n", *address], env=self.environment())
         until = time.monotonic() + 20
         while not self._listens(unix=unix):
             assert self._process.poll() is None, "the engine ended"
@@ -156,5 +156,5 @@ class DcgmEngine(DcgmLibrary):
 
 def real_engine() -> Path | None:
     """NVIDIA's own nv-hostengine, where it is installed."""
-    found = shutil.which(ENGINE, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
-    return Path(found) if found else None
+    path = shutil.which(ENGINE, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+    return Path(path) if path else None

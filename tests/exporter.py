@@ -87,9 +87,10 @@ def page(gpus: Sequence[Exported], version: str = "3.x", *, names: Mapping[str, 
         for gpu in gpus:
             if metric in gpu.values:
                 quoted = {
-                    key: said.replace("\\", r"\\").replace('"', r"\"") for key, said in labels_of(gpu, version).items()
+                    key: label.replace("\\", r"\\").replace('"', r"\"")
+                    for key, label in labels_of(gpu, version).items()
                 }
-                text = comma.join(f'{key}="{said}"' for key, said in quoted.items())
+                text = comma.join(f'{key}="{label}"' for key, label in quoted.items())
                 stamp = "" if gpu.stamp_ms is None else f" {gpu.stamp_ms}"
                 lines.append(f"{name}{{{text}}} {gpu.values[metric]}{stamp}")
         groups.append(lines)

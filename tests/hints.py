@@ -49,9 +49,9 @@ def run_hints(output: str) -> list[list[str]]:
 def _parsed(words: list[str]) -> None:
     """Read a command's options without running it. click.UsageError where they are wrong."""
     command: click.Command = cli
-    rest = list(words)
+    remaining = list(words)
     while isinstance(command, click.Group):
-        command = command.commands[rest.pop(0)]
-    with command.make_context(words[0], rest) as context:
-        asked = context.params
-        assert words[:2] != ["probe", "run"] or asked["names"] or asked["suite"], "it does not say what to measure"
+        command = command.commands[remaining.pop(0)]
+    with command.make_context(words[0], remaining) as context:
+        values = context.params
+        assert words[:2] != ["probe", "run"] or values["names"] or values["suite"], "it does not say what to measure"

@@ -66,13 +66,13 @@ def judged_store(
                     run_id = short_hash([name, gpu, day, repeat, str(path)])
                     factor = (1 + (slow or {}).get(gpu, 0.0)) * (1.0 if time is None else time(gpu, day))
                     value = usual * factor * float(np.exp(silicon[gpu] + random.normal(0, noise)))
-                    said = {"path": path_, "flop": flop, "bytes": moved, "clock": "free", "neighbours": "idle"}
+                    terms = {"path": path_, "flop": flop, "bytes": moved, "clock": "free", "neighbours": "idle"}
                     is_wrong = gpu in wrong and name == "gemm-fp32"
                     add(
                         "runs", run_id=run_id, cluster=CLUSTER, workload=name, gpu=uuid(gpu), began=began,
                         ended=began + 5 * 10**9, sm_clock_mhz=1400.0 if sensors else None,
                         power_w=290.0 + gpu % 3 if sensors else None, temperature_c=60.0 if sensors else None,
-                        conditions=said, probe_version="1",
+                        conditions=terms, probe_version="1",
                         status=Outcome.WRONG_RESULT if is_wrong else Outcome.OK,
                     )  # fmt: skip
                     figures = {"time": value, "checked_elements": 1e6, "wrong_elements": 7.0 if is_wrong else 0.0}

@@ -65,10 +65,10 @@ def stored(
     `into`: a store that is there, which gets one campaign more; `path` is not used then.
     """
     fleet = Fleet.draw(V100, gpus, seed, faults=len(kinds), kinds=kinds)
-    who = identities(seed, gpus, V100.name)
+    boards = identities(seed, gpus, V100.name)
     random = np.random.default_rng([seed, began_ns - BEGAN_NS] if began_ns != BEGAN_NS else seed)
     store = into or new_store(path)
-    names = [one.uuid for one in who]
+    names = [board.uuid for board in boards]
     faults = [fleet.fault_of(gpu) for gpu in range(gpus)]
     runs: dict[str, list[object]] = {}
     results: dict[str, list[object]] = {}
@@ -100,7 +100,7 @@ def stored(
             if lost and number > 2:
                 continue
             clock = float(np.floor(steady.clock_mhz[gpu])) * (0.5 if fault.slowdown_share > 0.5 else 1)
-            said = {
+            terms = {
                 "suite": "quick", "kernel": probe.name, "path": probe.path, "flop": probe.flop, "bytes": probe.bytes,
                 "seed": 1, "input": "uniform in [-1, 1)", "clock": "free", "power_limit_w": V100.power_limit_w,
                 "neighbours": "busy", "warm_up_s": 2.0, "steady": True, "simulated": True, "other_processes": [],
@@ -110,7 +110,7 @@ def stored(
                 ended=began + RUN_S * 1_000_000_000, sm_clock_mhz=None if lost else clock,
                 mem_clock_mhz=None if lost else 877.0,
                 temperature_c=None if lost else float(round(steady.temperature_c[gpu])),
-                power_w=None if lost else power, conditions=said, probe_version="1",
+                power_w=None if lost else power, conditions=terms, probe_version="1",
                 versions={"driver": "simulated"},
                 clock_events={"power_brake": 1.4} if fault.slowdown_share and not idle else {},
                 ended_by=EndedBy.FAILED if lost else EndedBy.PRECISE, status=status, status_detail=detail,
@@ -143,7 +143,7 @@ def stored(
                     utilization=None if lost else 0 if idle else 100,
                 )  # fmt: skip
     rows = {
-        "gpus": identity_table(devices_of(V100, who), CLUSTER, None, began_ns),
+        "gpus": identity_table(devices_of(V100, boards), CLUSTER, None, began_ns),
         "runs": arrow_rows("runs", runs),
         "results": arrow_rows("results", results),
         "events": arrow_rows("events", events),
@@ -156,5 +156,5 @@ def stored(
 
 def uuids(fleet: Fleet) -> dict[str, str]:
     """The UUIDs of the faulty GPUs, with the kind of their fault."""
-    who = identities(fleet.seed, len(fleet), fleet.model.name)
-    return {who[gpu].uuid: FAULTS[fleet.fault[gpu]].kind for gpu in fleet.planted}
+    boards = identities(fleet.seed, len(fleet), fleet.model.name)
+    return {boards[gpu].uuid: FAULTS[fleet.fault[gpu]].kind for gpu in fleet.planted}

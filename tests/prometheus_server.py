@@ -43,12 +43,12 @@ class Prometheus:
         """The answer of PromQL now: by sorted labels (without `instance` and `job`), the value."""
         words = urllib.parse.urlencode({"query": expression})
         with urllib.request.urlopen(f"{self.url}/api/v1/query?{words}", timeout=30) as answer:
-            found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+            series: list[dict[str, Any]] = json.load(answer)["data"]["result"]
         return {
-            tuple(sorted(pair for pair in one["metric"].items() if pair[0] not in ("instance", "job"))): float(
-                one["value"][1]
+            tuple(sorted(pair for pair in point["metric"].items() if pair[0] not in ("instance", "job"))): float(
+                point["value"][1]
             )
-            for one in found
+            for point in series
         }
 
     def wait_for(self, expression: str, until: Callable[[dict[Any, float]], bool] = bool, most_s: float = 60) -> Any:

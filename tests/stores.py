@@ -48,8 +48,8 @@ def new_store(path: str | Path) -> Store:
         shutil.copytree(template, copy, dirs_exist_ok=True)
         about = copy / "store.toml"
         text = about.read_text().replace(str(template), str(root.resolve()))
-        made = datetime.now(UTC).isoformat(timespec="microseconds")
-        about.write_text(re.sub(r'(?m)^created = ".*"$', f'created = "{made}"', text))
+        made_at = datetime.now(UTC).isoformat(timespec="microseconds")
+        about.write_text(re.sub(r'(?m)^created = ".*"$', f'created = "{made_at}"', text))
         copy.rename(root)
     return Store.open(root)
 
@@ -112,8 +112,8 @@ def answers(store: Store, query: str) -> list[list[dict[str, Any]]]:
 
 def ask(store: Path, query: str) -> list[dict[str, Any]]:
     """The rows of an answer, by a store that is opened anew."""
-    found: list[dict[str, Any]] = Store.open(store).sql(query).to_pylist()
-    return found
+    rows: list[dict[str, Any]] = Store.open(store).sql(query).to_pylist()
+    return rows
 
 
 def rows_of_ticks(ticks: Ticks) -> pa.RecordBatch:

@@ -31,11 +31,11 @@ def test_the_example_of_tune_prints_what_the_page_shows(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "tune.md").read_text()
     command = page.partition("    whorl tune ")[2].partition("\n")[0]
     [fleet] = re.findall(r"With `(--backend simulated.*)` the first prints", page)
-    shown = re.findall(r"^    (.+)$", page.partition("the first prints")[2].partition("![")[0], re.M)
+    printed_lines = re.findall(r"^    (.+)$", page.partition("the first prints")[2].partition("![")[0], re.M)
     done = CliRunner().invoke(cli, ["tune", *f"{command} {fleet}".replace(" S ", f" {tmp_path / 'S'} ").split()])
     assert done.exit_code == 0, done.output
-    assert len(shown) > 5
-    assert [line for line in shown if line not in done.output.splitlines()] == []
+    assert len(printed_lines) > 5
+    assert [line for line in printed_lines if line not in done.output.splitlines()] == []
 
 
 @pytest.mark.long
@@ -61,9 +61,11 @@ def test_after_the_readme_every_command_of_the_tutorial_runs_and_prints_what_it_
         assert done.exit_code == 0, f"{command}\n{done.output}\n{done.exception!r}"
         printed[command] = done.output
     lines = {line for text in printed.values() for line in text.splitlines()}
-    shown = [line for block in re.findall(r"^```text\n(.*?)^```", page, re.M | re.S) for line in block.splitlines()]
-    assert shown
-    assert [line for line in shown if line not in lines] == []
+    printed_lines = [
+        line for block in re.findall(r"^```text\n(.*?)^```", page, re.M | re.S) for line in block.splitlines()
+    ]
+    assert printed_lines
+    assert [line for line in printed_lines if line not in lines] == []
     assert (tmp_path / "tutorial" / "report.html").exists()
     first, second = (text for command, text in printed.items() if "advise" in command)
     assert "\nExclude c001-1" in first
@@ -84,9 +86,9 @@ ANSWERED = ["README.md", "docs/import.md", "docs/verdicts.md", "docs/advise.md",
 
 def answers_shown(page: str) -> list[tuple[str, list[str]]]:
     """Each command of a page with the lines of its answer, which may leave others out."""
-    found = re.findall(r"^    (whorl [^\n]*)\n\n```text\n(.*?)^```", page, re.M | re.S)
-    assert found
-    return [(command, [line for line in answer.splitlines() if line]) for command, answer in found]
+    examples = re.findall(r"^    (whorl [^\n]*)\n\n```text\n(.*?)^```", page, re.M | re.S)
+    assert examples
+    return [(command, [line for line in answer.splitlines() if line]) for command, answer in examples]
 
 
 def commands_named(text: str) -> Iterator[list[str]]:
@@ -108,22 +110,22 @@ def complaint(words: list[str]) -> str | None:
                 return f"there is no {word!r}"
             command = command.commands[word]
         elif word.startswith("--") and len(word) > 2:
-            known = {option for parameter in command.params for option in parameter.opts} | {"--help", "--version"}
-            if word.rstrip(".,:").partition("=")[0] not in known:
+            options = {option for parameter in command.params for option in parameter.opts} | {"--help", "--version"}
+            if word.rstrip(".,:").partition("=")[0] not in options:
                 return f"{command.name} has no {word}"
     return None
 
 
 def test_every_command_that_a_page_names_exists() -> None:
-    named = [(page, words) for page in PAGES for words in commands_named(page.read_text())]
-    assert not {(page, *words): why for page, words in named if (why := complaint(words))}
+    commands = [(page, words) for page in PAGES for words in commands_named(page.read_text())]
+    assert not {(page, *words): why for page, words in commands if (why := complaint(words))}
 
 
 def test_every_command_that_a_help_text_names_exists() -> None:
     lines = [line for text in help_texts(cli) for line in text.splitlines() if line.strip().startswith("whorl ")]
-    named = [re.findall(_SHELL_WORD, line)[1:] for line in lines]
-    assert ["demo"] in [words[:1] for words in named]
-    assert not {" ".join(words): why for words in named if (why := complaint(words))}
+    line_words = [re.findall(_SHELL_WORD, line)[1:] for line in lines]
+    assert ["demo"] in [words[:1] for words in line_words]
+    assert not {" ".join(words): why for words in line_words if (why := complaint(words))}
 
 
 def help_texts(command: click.Command) -> Iterator[str]:

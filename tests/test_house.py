@@ -50,11 +50,11 @@ def _verbs() -> dict[str, click.Command]:
 
 
 def _with_subcommands(name: str, command: click.Command) -> dict[str, click.Command]:
-    found = {name: command}
+    command_by_name = {name: command}
     if isinstance(command, click.Group):
         for sub, subcommand in command.commands.items():
-            found |= _with_subcommands(f"{name} {sub}", subcommand)
-    return found
+            command_by_name |= _with_subcommands(f"{name} {sub}", subcommand)
+    return command_by_name
 
 
 @pytest.fixture(scope="module")
@@ -99,15 +99,15 @@ def test_every_module_that_a_comment_or_a_page_names_exists() -> None:
     """A module that moved takes with it what names it."""
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     code = [path for room in ("tests", *ROOMS) for path in (ROOT / room).rglob("*.py")]
-    named = {(name, path) for path in (*pages, *code) for name in _NAMED.findall(path.read_text())}
-    assert len(named) > 20
-    assert {(name, path) for name, path in named if not (ROOT / name).exists()} == set()
+    page_names = {(name, path) for path in (*pages, *code) for name in _NAMED.findall(path.read_text())}
+    assert len(page_names) > 20
+    assert {(name, path) for name, path in page_names if not (ROOT / name).exists()} == set()
 
 
 def test_every_folder_says_what_it_is_in_the_table_for_who_contributes() -> None:
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    told = re.findall(r"^\| `([a-z_/]+)/` \| \S", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
-    assert sorted(told) == sorted(name.partition(".")[2].replace(".", "/") for name in packages[1:])
+    rooms = re.findall(r"^\| `([a-z_/]+)/` \| \S", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert sorted(rooms) == sorted(name.partition(".")[2].replace(".", "/") for name in packages[1:])
 
 
 def test_names_arguments_homonyms_and_circles_only_become_fewer(files: dict[str, house.SourceFile]) -> None:
@@ -138,11 +138,11 @@ def test_no_other_module_lies_in_the_root() -> None:
 
 
 def test_the_page_of_commands_is_made_from_their_help() -> None:
-    made = CliRunner().invoke(cli, ["man", "--markdown"], prog_name="whorl").output
-    assert (ROOT / "docs" / "cli.md").read_text() == made, "run: whorl man --markdown > docs/cli.md"
+    output = CliRunner().invoke(cli, ["man", "--markdown"], prog_name="whorl").output
+    assert (ROOT / "docs" / "cli.md").read_text() == output, "run: whorl man --markdown > docs/cli.md"
     for verb, top in _verbs().items():
         for name, command in _with_subcommands(verb, top).items():
-            assert f" whorl {name}\n" in made
+            assert f" whorl {name}\n" in output
             assert command.help, name
 
 
@@ -155,10 +155,10 @@ def test_the_page_of_json_has_every_document() -> None:
 
 
 def test_the_page_of_tables_is_made_from_the_schema() -> None:
-    made = CliRunner().invoke(cli, ["schema", "--markdown"]).output
-    assert (ROOT / "docs" / "tables.md").read_text() == made, "run: whorl schema --markdown > docs/tables.md"
+    output = CliRunner().invoke(cli, ["schema", "--markdown"]).output
+    assert (ROOT / "docs" / "tables.md").read_text() == output, "run: whorl schema --markdown > docs/tables.md"
     for name in [table.name for table in TABLES] + [view.name for view in VIEWS]:
-        assert name in made
+        assert name in output
 
 
 def test_every_column_says_what_it_means() -> None:
@@ -196,20 +196,20 @@ def test_no_room_reads_the_sentences_of_another(files: dict[str, house.SourceFil
 
 def test_every_kind_of_event_is_told_somewhere_and_no_other() -> None:
     """And with no typed column but those that `EventKind` names for it."""
-    told: dict[str, set[str]] = {}
+    by_word: dict[str, set[str]] = {}
     for room in ("simulation", "collectors", "probes", "store", "jobs"):
         for path in (ROOT / room).rglob("*.py"):
             text = path.read_text()
             for node in ast.walk(ast.parse(text)) if "EventKind." in text else ():
                 if isinstance(node, ast.Attribute) and house.name_of(node.value) == "EventKind" and node.attr.isupper():
-                    told.setdefault(EventKind[node.attr], set())
+                    by_word.setdefault(EventKind[node.attr], set())
                 if isinstance(node, ast.Call) and house.name_of(node.func) == "Event" and node.args:
                     kind = node.args[0]
                     if isinstance(kind, ast.Attribute) and house.name_of(kind.value) == "EventKind":
                         filled = {str(word.arg) for word in node.keywords} & set(TYPED)
-                        told.setdefault(EventKind[kind.attr], set()).update(filled)
-    assert told.keys() | {EventKind.ABSENT} == set(EventKind)  # nothing that whorl reads tells of it so far
-    for name, columns in told.items():
+                        by_word.setdefault(EventKind[kind.attr], set()).update(filled)
+    assert by_word.keys() | {EventKind.ABSENT} == set(EventKind)  # nothing that whorl reads tells of it so far
+    for name, columns in by_word.items():
         assert columns <= set(EventKind(name).fills), name
 
 

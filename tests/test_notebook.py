@@ -72,8 +72,10 @@ def _options(*words: str) -> dict[str, click.Option]:
     command: Any = cli
     for word in words:
         command = command.commands[word]
-    found = {NAMES.get(one.name, one.name): one for one in command.params if isinstance(one, click.Option)}
-    return {name: one for name, one in found.items() if name is not None and name not in ELSEWHERE}
+    options = {
+        NAMES.get(option.name, option.name): option for option in command.params if isinstance(option, click.Option)
+    }
+    return {name: option for name, option in options.items() if name is not None and name not in ELSEWHERE}
 
 
 @pytest.mark.parametrize(
@@ -99,12 +101,12 @@ def test_a_function_takes_what_its_verb_takes_with_the_same_defaults(
         assert not missing, f"{function.__name__} has no {missing}"
         if name == "set":
             continue
-        wanted: Any = () if option.multiple else False if option.is_flag else None
-        wanted = getattr(option, "usual", wanted)  # of --backend
+        default: Any = () if option.multiple else False if option.is_flag else None
+        default = getattr(option, "usual", default)  # of --backend
         if isinstance(option.default, str | int | float):
-            wanted = option.type.convert(option.default, None, None)
-            wanted = wanted / 86_400 if name == "max_age" else wanted
-        assert parameters[name].default == wanted, f"{function.__name__}({name}=...)"
+            default = option.type.convert(option.default, None, None)
+            default = default / 86_400 if name == "max_age" else default
+        assert parameters[name].default == default, f"{function.__name__}({name}=...)"
 
 
 def test_an_answer_is_read_by_what_reads_arrow(store: Store) -> None:
@@ -118,14 +120,14 @@ def test_an_answer_is_read_by_what_reads_arrow(store: Store) -> None:
 
 
 def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
-    for given in (
+    for arguments in (
         {"suite": "thorough"},
         {"backend": "cpu"},
         {"suite": "quick", "repeats": 1},
         {"suite": "quick", "gpus": 4},
     ):
         with pytest.raises(InputError):
-            whorl.measure(tmp_path / "S", **given)
+            whorl.measure(tmp_path / "S", **arguments)
     with pytest.raises(InputError, match='gpus works only with backend="simulated"'):
         whorl.collect(tmp_path / "S", gpus=2)
     assert not (tmp_path / "S").exists()

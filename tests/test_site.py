@@ -30,8 +30,8 @@ def test_systemd_reads_the_unit(service: Path, tmp_path: Path) -> None:
     assert "\nExecStart=/opt/whorl/bin/whorl " in text
     unit.write_text(text.replace("/opt/whorl/bin/whorl", sys.executable))  # it looks whether the program is there
     done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60)
-    ours = [line for line in (done.stdout + done.stderr).splitlines() if unit.name in line]
-    assert (done.returncode, ours) == (0, [])
+    unit_lines = [line for line in (done.stdout + done.stderr).splitlines() if unit.name in line]
+    assert (done.returncode, unit_lines) == (0, [])
     unit.write_text(text.replace("NoNewPrivileges=", "NoNewPrivilege="))
     done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60)
     assert "NoNewPrivilege" in done.stderr, "it does tell"
@@ -45,7 +45,7 @@ def words_of(command: str) -> list[str]:
 
 
 def test_the_commands_of_the_units_of_cron_and_of_the_health_check_exist() -> None:
-    lines = [line for one in SERVICES for line in one.read_text().splitlines() if line.startswith("ExecStart=")]
+    lines = [line for service in SERVICES for line in service.read_text().splitlines() if line.startswith("ExecStart=")]
     lines += [line for line in CRON.read_text().splitlines() if "$WHORL" in line]
     lines += [line for path in SCRIPTS for line in path.read_text().splitlines() if '"$WHORL"' in line]
     assert len(lines) >= 6
@@ -60,8 +60,8 @@ def test_cron_reads_the_table() -> None:
     ]
     assert len(entries) >= 3
     for entry in entries:
-        *when, user, command = entry.split(None, 6)
-        assert all(FIELD.fullmatch(field) for field in when), entry
+        *schedule, user, command = entry.split(None, 6)
+        assert all(FIELD.fullmatch(field) for field in schedule), entry
         assert user == "whorl"
         assert not re.search(r"(?<!\\)%", command), "cron ends a command at a plain %"
         shell = command.replace("\\%", "%")
@@ -134,8 +134,8 @@ def test_the_recipes_need_what_pyproject_needs() -> None:
 
     def packages(requirements: list[str]) -> dict[str, str]:
         """The least version of each package, by its name in lower case."""
-        found = (re.match(r"([A-Za-z0-9_-]+)[ @]*>?=?\s*([0-9.]*)", one) for one in requirements)
-        return {match[1].lower(): match[2] for match in found if match}
+        matches = (re.match(r"([A-Za-z0-9_-]+)[ @]*>?=?\s*([0-9.]*)", requirement) for requirement in requirements)
+        return {match[1].lower(): match[2] for match in matches if match}
 
     spack = (SITE / "spack_package.txt").read_text()
     compile(spack, "package.py", "exec")

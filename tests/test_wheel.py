@@ -43,16 +43,20 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def test_every_page_and_script_that_the_code_names_is_in_the_wheel(wheel: dict[str, str]) -> None:
-    named = {
+    package_names = {
         (page, name)
         for name, text in wheel.items()
         if name.endswith(".py")
         for page in re.findall(r"\bdocs/[\w/.-]*\w", text)
     }
-    assert {page for page, _ in named} >= {"docs/tutorial.md", "docs/cli.md", "docs/campaigns.md"}
-    there = {name.removeprefix("whorl/") for name in wheel}
-    assert not {(page, name) for page, name in named if page not in there and f"{page}/README.md" not in there}
-    assert {"docs/slurm/cli_filter.lua", "docs/slurm/job_submit.lua", "docs/tables.md"} <= there
+    assert {page for page, _ in package_names} >= {"docs/tutorial.md", "docs/cli.md", "docs/campaigns.md"}
+    wheel_names = {name.removeprefix("whorl/") for name in wheel}
+    assert not {
+        (page, name)
+        for page, name in package_names
+        if page not in wheel_names and f"{page}/README.md" not in wheel_names
+    }
+    assert {"docs/slurm/cli_filter.lua", "docs/slurm/job_submit.lua", "docs/tables.md"} <= wheel_names
 
 
 def test_every_file_beside_the_code_is_in_the_wheel(wheel: dict[str, str]) -> None:
@@ -78,6 +82,6 @@ def test_the_wheel_has_no_tests_and_every_source_template_and_table(wheel: dict[
     assert not [name for name in wheel if name.startswith(("tests/", "whorl/tests/", "whorl/benchmarks/"))]
     sources = {f"whorl/kernels/{path.name}" for path in (ROOT / "kernels").glob("*.cu*")}
     templates = {f"whorl/jobs/templates/{path.name}" for path in (ROOT / "jobs" / "templates").iterdir()}
-    data = {f"whorl/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "analysis").rglob("*.csv")}
-    assert sources | templates | data <= wheel.keys()
+    data_files = {f"whorl/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "analysis").rglob("*.csv")}
+    assert sources | templates | data_files <= wheel.keys()
     assert "whorl/py.typed" in wheel

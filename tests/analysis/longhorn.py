@@ -32,7 +32,7 @@ def runs(*workloads: str) -> pl.DataFrame:
 def _runs(workload: str) -> pl.DataFrame:
     frame = raw(workload)
     cabinet, node = pl.col("cabinet").cast(pl.String), pl.col("node").cast(pl.Int64)
-    known = (node >= 0) & (cabinet != "-1")
+    placed_nodes = (node >= 0) & (cabinet != "-1")
     job = pl.col("job_id").cast(pl.String) if "job_id" in frame.columns else pl.lit(None, pl.String)
     frame = frame.select(
         cluster=pl.lit("longhorn"),
@@ -44,8 +44,8 @@ def _runs(workload: str) -> pl.DataFrame:
         power_w=pl.col("pwr").cast(pl.Float64),
         temperature_c=pl.col("temp").cast(pl.Float64),
         job_id=job,
-        cabinet=pl.when(known).then(cabinet),
-        node=pl.when(known).then(pl.format("{}-{}", cabinet, node)),
+        cabinet=pl.when(placed_nodes).then(cabinet),
+        node=pl.when(placed_nodes).then(pl.format("{}-{}", cabinet, node)),
         began=pl.when(pl.col("ts") >= 0).then(pl.from_epoch("ts")),
     )
     return coupled_jobs(frame)

@@ -56,15 +56,15 @@ def test_one_letter_is_no_part_of_a_name(store: Store) -> None:
 def test_nodes_and_gpus_are_listed_as_people_count_on_all_pages_and_in_advice(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 48, (0, 1), node=lambda gpu: f"n{12 - gpu // 4}", spread=0)
     nodes = [f"n{number}" for number in range(1, 13)]
-    known = known_gpus(store)
-    assert known["node"].unique(maintain_order=True).to_list() == nodes
-    assert list(dict.fromkeys(one.node for one in boards(store).all)) == nodes
+    gpus = known_gpus(store)
+    assert gpus["node"].unique(maintain_order=True).to_list() == nodes
+    assert list(dict.fromkeys(board.node for board in boards(store).all)) == nodes
     campaign = probed(store, every=True)
     assert campaign.gpus["node"].unique(maintain_order=True).to_list() == nodes
     assert [name for name, _, _ in Grid.of(campaign.gpus).nodes] == nodes
-    found = scores(store)
-    advised = advise(found, "gemm-fp32")
-    assert node_rows(found, advised)["node"].to_list() == nodes, "all have the same score"
+    fleet_scores = scores(store)
+    advised = advise(fleet_scores, "gemm-fp32")
+    assert node_rows(fleet_scores, advised)["node"].to_list() == nodes, "all have the same score"
 
 
 def test_a_name_in_two_clusters_is_told_apart(tmp_path: Path) -> None:
@@ -102,21 +102,21 @@ def test_a_name_with_html_or_a_line_break_in_it_is_found_as_it_is(tmp_path: Path
 
 
 def test_a_search_finds_words_anywhere_and_what_begins_with_it_first(store: Store) -> None:
-    known = known_gpus(store)
-    assert search(known, "", None, 3)["name"].to_list() == ["n01/0", "n01/1", "n01/2"]
-    assert search(known, "", None, 2, (uuid(7),))["name"].to_list() == ["n02/3", "n01/0"]
-    assert search(known, "v100 n02", None, 9)["name"].to_list() == ["n02/0", "n02/1", "n02/2", "n02/3"]
-    assert search(known, "S0003", None, 9)["name"].to_list() == ["n01/3"]
-    assert search(known, "nothing of it", None, 9).is_empty()
-    assert search(known, "n02", "west", 9).is_empty()
+    gpus = known_gpus(store)
+    assert search(gpus, "", None, 3)["name"].to_list() == ["n01/0", "n01/1", "n01/2"]
+    assert search(gpus, "", None, 2, (uuid(7),))["name"].to_list() == ["n02/3", "n01/0"]
+    assert search(gpus, "v100 n02", None, 9)["name"].to_list() == ["n02/0", "n02/1", "n02/2", "n02/3"]
+    assert search(gpus, "S0003", None, 9)["name"].to_list() == ["n01/3"]
+    assert search(gpus, "nothing of it", None, 9).is_empty()
+    assert search(gpus, "n02", "west", 9).is_empty()
 
 
 def test_the_gpus_of_a_node_stand_beside_each_other_in_the_order_of_their_slots(store: Store) -> None:
-    known = known_gpus(store)
-    found = beside(known, find(store, "n02/1"))
-    assert [name for name, _ in found.gpus] == ["n02/0", "n02/1", "n02/2", "n02/3"]
-    assert (found.previous, found.next) == ("n02/0", "n02/2")
-    last = beside(known, find(store, "n02/3"))
+    gpus = known_gpus(store)
+    neighbours = beside(gpus, find(store, "n02/1"))
+    assert [name for name, _ in neighbours.gpus] == ["n02/0", "n02/1", "n02/2", "n02/3"]
+    assert (neighbours.previous, neighbours.next) == ("n02/0", "n02/2")
+    last = beside(gpus, find(store, "n02/3"))
     assert (last.previous, last.next) == ("n02/2", None)
 
 
@@ -147,11 +147,11 @@ def test_what_a_gpu_shares_with_those_of_its_model_is_counted(tmp_path: Path) ->
 @pytest.mark.long
 def test_a_large_fleet_is_one_small_frame(tmp_path: Path) -> None:
     store = new_store(tmp_path / "S")
-    many = 27_648
-    keys = [f"GPU-{one:08x}-0000-4000-8000-000000000000" for one in range(many)]
+    count = 27_648
+    keys = [f"GPU-{number:08x}-0000-4000-8000-000000000000" for number in range(count)]
     gpus(
-        store, cluster=["c"] * many, gpu=keys, uuid=keys, node=[f"h{one // 6:04}" for one in range(many)],
-        slot=[one % 6 for one in range(many)],
+        store, cluster=["c"] * count, gpu=keys, uuid=keys, node=[f"h{number // 6:04}" for number in range(count)],
+        slot=[number % 6 for number in range(count)],
     )  # fmt: skip
     known = known_gpus(store)
     assert known.estimated_size("mb") < 20

@@ -38,7 +38,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.mark.long(short=4)
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: one.title)
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda query: query.title)
 def test_an_example_runs_and_can_be_drawn(example: Example, filled: Store) -> None:
     answer = filled.sql(example.query)
     assert len(answer) == 1, "it has nothing to say about this store"

@@ -61,8 +61,8 @@ def a_day_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("a_day_a_part")
 def test_energy_is_the_same_on_workers(store: Store, address: str) -> None:
-    asked = ["energy", "--store", str(store.root), "--by", "user", "--json"]
-    here, on_workers = json.loads(said(*asked)[0]), json.loads(said(*asked, "--on", address)[0])
+    command = ["energy", "--store", str(store.root), "--by", "user", "--json"]
+    here, on_workers = json.loads(said(*command)[0]), json.loads(said(*command, "--on", address)[0])
     assert close(here, on_workers)
     assert here["coverage"]["parts"] > 1
     assert here["coverage"]["failed"] == []
@@ -74,10 +74,10 @@ def test_energy_is_the_same_on_workers(store: Store, address: str) -> None:
 @pytest.mark.parametrize("verb", ["reconcile", "excess"])
 def test_other_books_are_the_same_on_workers(store: Store, address: str, tmp_path: Path, verb: str) -> None:
     measured = Store.open(shutil.copytree(store.root, tmp_path / "S"))
-    found = [{**row, "gpu": gpu} for number, gpu in enumerate(GPUS) for row in fingerprint(number)]
-    measured.append({"fingerprints": arrow_rows("fingerprints", columns(found))}, "measured")
-    asked = ["energy", verb, "--store", str(measured.root), "--json"]
-    here, on_workers = json.loads(said(*asked)[0]), json.loads(said(*asked, "--on", address)[0])
+    figure_rows = [{**row, "gpu": gpu} for number, gpu in enumerate(GPUS) for row in fingerprint(number)]
+    measured.append({"fingerprints": arrow_rows("fingerprints", columns(figure_rows))}, "measured")
+    command = ["energy", verb, "--store", str(measured.root), "--json"]
+    here, on_workers = json.loads(said(*command)[0]), json.loads(said(*command, "--on", address)[0])
     assert close(here, on_workers)
     assert here["rows"]
     assert here["coverage"]["parts"] > 1
@@ -86,8 +86,8 @@ def test_other_books_are_the_same_on_workers(store: Store, address: str, tmp_pat
 @pytest.mark.long
 def test_verdicts_are_the_same_on_workers(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "READINGS", 300)  # a day of a GPU
-    asked = ["verdicts", "--store", str(drawn_store(tmp_path / "S", 3).root), "--cluster", "c", "--json"]
-    here, on_workers = json.loads(said(*asked)[0]), json.loads(said(*asked, "--on", address)[0])
+    command = ["verdicts", "--store", str(drawn_store(tmp_path / "S", 3).root), "--cluster", "c", "--json"]
+    here, on_workers = json.loads(said(*command)[0]), json.loads(said(*command, "--on", address)[0])
     assert close(here, on_workers)
     assert here["rows"]
     assert here["coverage"]["parts"] > 4
@@ -96,12 +96,12 @@ def test_verdicts_are_the_same_on_workers(address: str, tmp_path: Path, monkeypa
 @pytest.mark.long
 @pytest.mark.usefixtures("a_day_a_part")
 def test_compaction_stores_the_same_minutes_on_workers(store: Store, address: str, tmp_path: Path) -> None:
-    told, rows = [], []
+    progress, rows = [], []
     for name, place in (("here", "here"), ("workers", address)):
         copy = shutil.copytree(store.root, tmp_path / name)
-        told.append(json.loads(said("store", "compact", "--store", str(copy), "--json", "--on", place)[0]))
+        progress.append(json.loads(said("store", "compact", "--store", str(copy), "--json", "--on", place)[0]))
         rows.append(Store.open(copy).sql("from energy_minutes order by cluster, gpu, ts").polars())
-    assert told[0]["energy_days"] == told[1]["energy_days"] == 2
+    assert progress[0]["energy_days"] == progress[1]["energy_days"] == 2
     assert_frame_equal(*rows, rel_tol=1e-9)
     assert rows[0].height >= store.arrow("telemetry").num_rows, "a minute may have several shares"
 
@@ -117,20 +117,20 @@ def test_a_part_that_fails_is_named_and_the_others_are_in_the_answer(
             raise StoreError("day-1.parquet cannot be read: Input/output error")
         return split_part(part)
 
-    asked = ["energy", "--store", str(store.root), "--by", "day"]
-    whole = {row["day"]: row for row in json.loads(said(*asked, "--json")[0])["rows"]}
+    command = ["energy", "--store", str(store.root), "--by", "day"]
+    row_by_day = {row["day"]: row for row in json.loads(said(*command, "--json")[0])["rows"]}
     monkeypatch.setattr(books, "split_part", failing)
-    out, error = said(*asked, "--json", status=1)
+    out, error = said(*command, "--json", status=1)
     document = json.loads(out)
     assert [row["energy_j"] for row in document["rows"] if row["day"] == "2026-11-02"] == [
-        whole["2026-11-02"]["energy_j"]
+        row_by_day["2026-11-02"]["energy_j"]
     ]
     [failed] = document["coverage"]["failed"]
     assert document["coverage"]["parts"] == 2
     assert failed["reason"] == "day-1.parquet cannot be read: Input/output error"
     assert failed["name"] in error
     assert "the answer has 1 of 2 parts, and lacks" in error
-    _, error = said(*asked, status=1)
+    _, error = said(*command, status=1)
     assert "the answer has 1 of 2 parts, and lacks" in error
 
 
@@ -153,11 +153,11 @@ def test_a_place_that_cannot_be_meant_is_refused(store: Store, place: list[str],
 
 def test_without_a_scheduler_it_says_so_or_goes_on_here(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whorl.jobs.workers._CONNECT_S", 1)
-    asked = ["energy", "--store", str(store.root), "--by", "user", "--json", "--on", "dask://127.0.0.1:9"]
-    out, error = said(*asked, status=5)
+    command = ["energy", "--store", str(store.root), "--by", "user", "--json", "--on", "dask://127.0.0.1:9"]
+    out, error = said(*command, status=5)
     assert (out, error.count("\n")) == ("", 1)
     assert "no scheduler of Dask answers at dask://127.0.0.1:9" in error
-    out, error = said(*asked[:-1], f"{asked[-1]},here")
+    out, error = said(*command[:-1], f"{command[-1]},here")
     assert json.loads(out)["coverage"]["failed"] == []
     assert error.endswith("this process makes the parts instead\n")
 
@@ -180,17 +180,17 @@ def test_sums_of_a_users_own_function(store: Store, address: str, tmp_path: Path
         client.upload_file(str(tmp_path / "sums.py"))
     frames: dict[str, pl.DataFrame] = {}
     for place in (address, "here"):
-        found: dict[str, Any] = {}
+        names: dict[str, Any] = {}
         text = program.replace("dask://scheduler:8786", place).replace('"fleet"', repr(str(store.root)))
-        exec(compile(text, str(DOCS), "exec"), found)
-        assert found["failures"] == []
-        frames[place] = pl.DataFrame(pl.from_arrow(found["hourly"])).sort("gpu", "hour")
-        assert len(found["daily"]) == 2 * len(GPUS)
+        exec(compile(text, str(DOCS), "exec"), names)
+        assert names["failures"] == []
+        frames[place] = pl.DataFrame(pl.from_arrow(names["hourly"])).sort("gpu", "hour")
+        assert len(names["daily"]) == 2 * len(GPUS)
     query = "select gpu, date_trunc('hour', ts) as hour, sum(power_mw) as mw, count(*) as n from telemetry group by all"
-    whole = store.sql(f"{query} order by gpu, hour").polars()
+    expected = store.sql(f"{query} order by gpu, hour").polars()
     for frame in frames.values():
-        assert frame["power_mw"].to_list() == [int(value) for value in whole["mw"]]
-        assert frame["readings"].to_list() == whole["n"].to_list()
+        assert frame["power_mw"].to_list() == [int(value) for value in expected["mw"]]
+        assert frame["readings"].to_list() == expected["n"].to_list()
 
 
 def test_the_engine_is_one_of_the_public_names() -> None:

@@ -44,9 +44,9 @@ def dask(address: str) -> Iterator[Engine]:
 
 def test_results_have_the_order_of_the_parts_and_come_from_the_workers(dask: Engine) -> None:
     assert dask.workers == 2
-    told: list[str] = []
-    assert list(dask.map(squared, PARTS, name=named, progress=told.append)) == SQUARES
-    assert told[-1] == "12 of 12 parts"
+    progress: list[str] = []
+    assert list(dask.map(squared, PARTS, name=named, progress=progress.append)) == SQUARES
+    assert progress[-1] == "12 of 12 parts"
     processes = set(dask.map(process, PARTS, name=named))
     assert len(processes) == 2
     assert os.getpid() not in processes
@@ -154,17 +154,20 @@ def test_workers_must_have_the_same_versions(
 
 @pytest.mark.parametrize("or_here", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_scheduler_that_dies_is_an_error_or_the_parts_are_made_here(or_here: bool) -> None:
-    told: list[str] = []
+    sentences: list[str] = []
     mortal = LocalCluster(
         n_workers=1, processes=False, protocol="tcp://", host="127.0.0.1", dashboard_address=":0", silence_logs=50
     )
-    with mortal, engine(mortal.scheduler_address.replace("tcp", "dask"), or_here=or_here, tell=told.append) as dask:
+    with (
+        mortal,
+        engine(mortal.scheduler_address.replace("tcp", "dask"), or_here=or_here, tell=sentences.append) as dask,
+    ):
         results = dask.map(slowly, PARTS, name=named)
         first = [next(results), next(results)]
         mortal.close()
         if or_here:
             assert [*first, *results] == SQUARES
-            [sentence] = told
+            [sentence] = sentences
             assert sentence.startswith("the scheduler of Dask does not answer any more")
             assert sentence.endswith("this process makes the parts instead")
         else:

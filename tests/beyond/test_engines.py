@@ -6,10 +6,14 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from whorl.analysis.energy import minutes
 from whorl.analysis.engines import HERE, Here, PartFailure, opened
 from whorl.errors import InputError
+from whorl.tests.beyond.fleet import BEGAN_NS, GPUS, S
 from whorl.tests.beyond.squares import FAILURES, PARTS, SQUARES, Square, failing, named, refused, squared, wrong
 from whorl.tests.stores import new_store
 
@@ -17,10 +21,10 @@ from whorl.tests.stores import new_store
 @pytest.mark.parametrize("engine", [HERE, Here(1), Here(3)], ids=["default", "one thread", "threads"])
 class TestHere:
     def test_results_have_the_order_of_the_parts(self, engine: Here) -> None:
-        said: list[str] = []
-        results = list(engine.map(squared, PARTS, name=named, progress=said.append))
+        progress: list[str] = []
+        results = list(engine.map(squared, PARTS, name=named, progress=progress.append))
         assert results == SQUARES
-        assert said[-1] == "12 of 12 parts"
+        assert progress[-1] == "12 of 12 parts"
 
     def test_a_part_that_fails_is_named_and_others_stay(self, engine: Here) -> None:
         results = list(engine.map(failing, PARTS, name=named))
@@ -41,16 +45,16 @@ class TestHere:
             list(engine.map(wrong, PARTS, name=named))
 
     def test_only_a_few_parts_are_ahead_of_who_reads(self, engine: Here) -> None:
-        begun: list[int] = []
+        numbers: list[int] = []
 
         def noted(part: Square) -> int:
-            begun.append(part.number)
+            numbers.append(part.number)
             return part.number
 
         results = engine.map(noted, [Square(number) for number in range(100)], name=named)
         assert next(results) == 0
         time.sleep(0.02)
-        assert len(begun) <= 2 * engine.workers + 2
+        assert len(numbers) <= 2 * engine.workers + 2
 
     def test_no_parts_give_no_results(self, engine: Here) -> None:
         assert list(engine.map(squared, [], name=named)) == []
@@ -63,3 +67,20 @@ def test_each_thread_opens_a_store_once(tmp_path: Path) -> None:
     thread.start()
     thread.join()
     assert opened(root) is opened(root) is not stores[0]
+
+
+def test_parts_of_energy_have_about_the_rows_they_should_on_a_day_of_some_hours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a day, four hours have readings: parts are made by the rows of these, not by a share of the day."""
+    monkeypatch.setattr(minutes, "ROWS_OF_PART", 1_100)
+    store, seconds = new_store(tmp_path / "fleet"), np.arange(0, 4 * 3600, 14.4)
+    telemetry = {
+        "ts": np.tile((BEGAN_NS + seconds * S).astype("datetime64[ns]"), len(GPUS)),
+        "cluster": ["c"] * (len(GPUS) * len(seconds)),
+        "gpu": np.repeat(GPUS, len(seconds)),
+        "power_mw": np.full(len(GPUS) * len(seconds), 200_000, np.int32),
+    }
+    store.append({"telemetry": pa.table(telemetry), "gpus": pa.table({"cluster": ["c"] * len(GPUS), "gpu": GPUS})}, "x")
+    hours = [minutes.meter_parts(store, since_ns=BEGAN_NS, until_ns=BEGAN_NS + n * 3600 * S) for n in (1, 4)]
+    assert [len(parts) for parts in hours] == [2, 8]

@@ -145,23 +145,23 @@ def test_the_users_own_nodes_are_not_lost_where_there_is_no_advice(store: str, t
     gone = advise(str(tmp_path / "none"), "--format", "exclude", "--set", "and=n05")
     assert (gone.exit_code, gone.stdout) == (3, "n05\n")
     assert gone.stderr.startswith("whorl: ")
-    every = advise(store, "--format", "exclude", "--set", "and=n[01-06]")
-    assert (every.exit_code, every.stdout) == (2, "n[01-06]\n")
-    assert "no node that the job can use was measured" in every.stderr
+    excluded = advise(store, "--format", "exclude", "--set", "and=n[01-06]")
+    assert (excluded.exit_code, excluded.stdout) == (2, "n[01-06]\n")
+    assert "no node that the job can use was measured" in excluded.stderr
 
 
 def test_a_difference_to_what_a_scheduler_has_needs_one_that_answers(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Jobs are submitted where one does not answer, and an unknown name would refuse them."""
-    asked = ("advise --workload sgemm --store", store, "--format")
+    command = ("advise --workload sgemm --store", store, "--format")
     for options in (["prefer"], ["weights"], ["exclude", "--set", f"output={tmp_path / 'file'}"]):
-        assert "`scontrol`" in refusal(*asked, *options, status=5)
+        assert "`scontrol`" in refusal(*command, *options, status=5)
     assert not (tmp_path / "file").exists()
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     for form in ("exclude", "prefer", "nodelist", "weights"):
         sentence = f"whorl: SLURM_CONF names {tmp_path}/slurm.conf, which does not exist"
-        assert refusal(*asked, form, status=5) == sentence
+        assert refusal(*command, form, status=5) == sentence
     assert "SLURM_CONF names" in document(store)["remarks"][0]
 
 
@@ -173,15 +173,15 @@ def test_nodes_from_a_file(store: str, tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout) == (0, "\n")
     assert "left out: the list of nodes does not contain n[02,06], which were measured" in result.stderr
     assert nodes(store, "--nodes", "-", stdin="n[01-06]\n") == "n02\n"
-    asked = ("advise --workload sgemm --store", store, "--nodes")
+    command = ("advise --workload sgemm --store", store, "--nodes")
     for text, sentence in (
         ("# none\n", "names no nodes"),
         ("n[1-\n", "is not a host list"),
         ("x1\n", "none of the measured nodes is in the list: the store has n[01-03], ..., the list x1"),
     ):
         path.write_text(text)
-        assert sentence in refusal(*asked, path)
-    assert refusal(*asked, tmp_path / "none")
+        assert sentence in refusal(*command, path)
+    assert refusal(*command, tmp_path / "none")
 
 
 def test_the_locality_penalty_moves_the_best_set(store: str) -> None:

@@ -78,8 +78,8 @@ def test_where_no_gpu_differs_nothing_is_gained(store: str) -> None:
     ("--profile /absent", "absent"),
 ])  # fmt: skip
 def test_bad_options_are_one_sentence(words: str, says: str, files: tuple[str, ...]) -> None:
-    usual, other = (dict(zip(line[::2], line[1::2], strict=True)) for line in (files, words.split()))
-    assert says in refusal("advise burst", *(word for pair in (usual | other).items() for word in pair))
+    usual, changed = (dict(zip(line[::2], line[1::2], strict=True)) for line in (files, words.split()))
+    assert says in refusal("advise burst", *(word for pair in (usual | changed).items() for word in pair))
 
 
 def test_bad_files_are_one_sentence_that_names_the_place(files: tuple[str, ...], tmp_path: Path) -> None:
@@ -109,6 +109,6 @@ def test_bad_files_are_one_sentence_that_names_the_place(files: tuple[str, ...],
 
 def test_options_stand_after_the_verb(store: str) -> None:
     assert "after spb" in refusal("advise --gpus 4 spb --store", store)
-    asked = ("advise spb --workload sgemm --store", store)
-    assert refusal(*asked), "which GPUs?"
-    assert "n09" in refusal(*asked, "--hosts", "n[01,09]")
+    command = ("advise spb --workload sgemm --store", store)
+    assert refusal(*command), "which GPUs?"
+    assert "n09" in refusal(*command, "--hosts", "n[01,09]")

@@ -260,8 +260,8 @@ def collected(nvml: NvmlLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("SLURMD_NODENAME", "n01")
     nvml.write("gpus 4", "model H100")
-    made = built_once("checked-collected", lambda folder: collect(folder / "S"))
-    return Store.open(shutil.copytree(made / "S", tmp_path / "S"))
+    folder_made = built_once("checked-collected", lambda folder: collect(folder / "S"))
+    return Store.open(shutil.copytree(folder_made / "S", tmp_path / "S"))
 
 
 def collect(store: Path) -> None:
@@ -289,8 +289,8 @@ def test_an_expected_gpu_that_is_absent_is_critical(collected: Store, nvml: Nvml
     [lost] = quick(collected, 2)
     nvml.write("gpus 4", "model H100", GONE)
     assert lost in quick(collected, 2, "--backend", "auto")
-    asked = ("--quick", "--backend", "auto", "--store", collected.root)
-    line = nagios(*asked, status=2, begins="CRITICAL - n01/0: ")
+    options = ("--quick", "--backend", "auto", "--store", collected.root)
+    line = nagios(*options, status=2, begins="CRITICAL - n01/0: ")
     assert "the driver does not answer" in line
     assert "NVML: " in line
     assert contents(collected) == before, "a quick check writes nothing"

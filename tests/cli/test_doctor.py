@@ -48,9 +48,9 @@ def findings(*words: object, status: int = 0) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    made = new_store(tmp_path / "s")
-    made.append({"runs": pa.table({"run_id": [f"r{i}" for i in range(1000)]})}, "x")
-    return made
+    new = new_store(tmp_path / "s")
+    new.append({"runs": pa.table({"run_id": [f"r{i}" for i in range(1000)]})}, "x")
+    return new
 
 
 def test_every_finding_says_why() -> None:

@@ -73,8 +73,8 @@ def test_without_standard_output_a_command_does_its_work(tmp_path: Path) -> None
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert Store.open(store).sql("select count(*) n from runs").to_pylist() == [{"n": 1}]
-    both = subprocess.run(["sh", "-c", f"exec {sys.executable} -m whorl schema >&- 2>&-"], check=False)
-    assert both.returncode == 0
+    closed = subprocess.run(["sh", "-c", f"exec {sys.executable} -m whorl schema >&- 2>&-"], check=False)
+    assert closed.returncode == 0
 
 
 @pytest.mark.long
@@ -83,8 +83,8 @@ def test_an_interrupted_import_can_be_run_again(delay: float, tmp_path: Path) ->
     files, rows, store = [tmp_path / f"{number}.csv" for number in range(4)], 10_000, tmp_path / "S"
     line = "sgemm,GPU-00000000-0000-0000-0000-{:012d},{},{}"
     for number, path in enumerate(files):
-        every = range(number * rows, (number + 1) * rows)
-        lines = [line.format(i % 40, 1_590_000_000 + i, 2400 + i % 97) for i in every]
+        numbers = range(number * rows, (number + 1) * rows)
+        lines = [line.format(i % 40, 1_590_000_000 + i, 2400 + i % 97) for i in numbers]
         path.write_text("\n".join(["exp,uuid,ts,perf_ms", *lines]))
     words = ("import", "--store", str(store), *map(str, files))
     with begun(*words) as process:

@@ -96,10 +96,10 @@ def sql(store: Path, query: str) -> list[dict[str, Any]]:
 def test_energy_by_gpu_is_the_integral_of_its_power(sampled: Path) -> None:
     reply = document("--store", str(sampled), "--by", "gpu")
     assert reply["schema"] == "whorl.energy/1"
-    whole = """
+    settings_text = """
         select gpu, sum((watt + next) / 2 * (t2 - t1) / 1e9) as joules from step where t2 is not null group by gpu
     """
-    again = {row["gpu"]: row["joules"] for row in sql(sampled, BOOKS + whole)}
+    again = {row["gpu"]: row["joules"] for row in sql(sampled, BOOKS + settings_text)}
     assert {row["gpu"]: row["energy_j"] for row in reply["rows"]} == pytest.approx(again, rel=1e-9)
     parts = """
         select gpu, sum(energy_j) filter (kind = 'job') as attributed_j, sum(energy_j) filter (kind = 'idle') as
@@ -108,8 +108,8 @@ def test_energy_by_gpu_is_the_integral_of_its_power(sampled: Path) -> None:
     """
     rows = {row["gpu"]: row for row in reply["rows"]}
     for row in sql(sampled, BOOKS + parts):
-        mine = rows[row.pop("gpu")]
-        assert {name: mine[name] for name in row} == pytest.approx(row, rel=1e-9)
+        expected = rows[row.pop("gpu")]
+        assert {name: expected[name] for name in row} == pytest.approx(row, rel=1e-9)
     for row in reply["rows"]:
         assert row["low_j"] < row["energy_j"] < row["high_j"]
         assert row["method"] == "power"
@@ -130,11 +130,11 @@ def test_energy_of_jobs_and_people_again_by_sql(sampled: Path, by: str) -> None:
     rows = {(row["kind"], row[key]): row for row in reply["rows"]}
     assert len(rows) == len(reply["rows"]) == len(again)
     for row in again:
-        mine = rows[row.pop("kind"), row.pop(key)]
-        assert {name: mine[name] for name in row} == pytest.approx(row, rel=1e-9)
-        assert mine["low_j"] < mine["energy_j"] < mine["high_j"]
-        assert mine["measured_s"] == pytest.approx(row["gpu_s"])
-        assert mine["idle_share"] == pytest.approx(row["idle_j"] / row["energy_j"])
+        expected = rows[row.pop("kind"), row.pop(key)]
+        assert {name: expected[name] for name in row} == pytest.approx(row, rel=1e-9)
+        assert expected["low_j"] < expected["energy_j"] < expected["high_j"]
+        assert expected["measured_s"] == pytest.approx(row["gpu_s"])
+        assert expected["idle_share"] == pytest.approx(row["idle_j"] / row["energy_j"])
     assert reply["total"]["energy_j"] == pytest.approx(sum(row["energy_j"] for row in again), rel=1e-9)
 
 
@@ -171,11 +171,11 @@ def test_energy_in_gaps_is_told_unless_it_is_rounding(sampled: Path, gaps_j: flo
 
 
 def test_what_is_not_there_is_refused_with_what_there_is(sampled: Path) -> None:
-    asked = ("energy --store", sampled)
-    there = "knows no job 9; it knows 4 jobs, such as 4201, 4202, 4203"
-    assert there in calling.refusal(*asked, "--job", "9")
-    there = "it has some from 2026-03-01 10:00 to 2026-03-01 10:01 UTC"
-    assert there in calling.refusal(*asked, "--since", "2026-03-02")
+    command = ("energy --store", sampled)
+    sentence = "knows no job 9; it knows 4 jobs, such as 4201, 4202, 4203"
+    assert sentence in calling.refusal(*command, "--job", "9")
+    sentence = "it has some from 2026-03-01 10:00 to 2026-03-01 10:01 UTC"
+    assert sentence in calling.refusal(*command, "--since", "2026-03-02")
 
 
 @pytest.mark.long
@@ -191,8 +191,8 @@ def test_rows_of_several_clusters_can_be_told_apart(tmp_path: Path) -> None:
             done = calling.whorl(line, "--store", store, "--cluster", cluster, file)
             assert done.exit_code == 0, done.stderr
     for line in sample(("--by job", "--by user", "--by gpu", "--by node", "reconcile"), short=2):
-        asked = (f"energy {line} --store", store)
-        printed = [row.split() for row in calling.whorl(*asked).stdout.splitlines()]
+        command = (f"energy {line} --store", store)
+        printed = [row.split() for row in calling.whorl(*command).stdout.splitlines()]
         head = next(place for place, words in enumerate(printed) if words[1:2] == ["cluster"])
         assert sorted(words[1] for words in printed[head + 1 : head + 3]) == ["north", "south"], printed
-        assert " cluster " not in calling.whorl(*asked, "--cluster", "south").stdout
+        assert " cluster " not in calling.whorl(*command, "--cluster", "south").stdout

@@ -151,8 +151,8 @@ def test_a_meter_of_the_node_says_what_the_hosts_of_its_gpus_used(tmp_path: Path
     assert row["host_j"] == pytest.approx(100 * HOUR, rel=1e-6)
     # Two more meters: one that disagrees, and one of n2 that reads less than its GPU.
     wrong = [{**power, "source": "ipmi", "power_mw": 900_000}, {**power, "node": "n2", "power_mw": 60_000}]
-    more = [{**row, "ts": at(second)} for row in wrong for second in minutes]
-    store.append({"node_power": rows("node_power", more)}, "wrong")
+    spoiled = [{**row, "ts": at(second)} for row in wrong for second in minutes]
+    store.append({"node_power": rows("node_power", spoiled)}, "wrong")
     problems = document("reconcile", "--store", str(store.root))["problems"]
     assert {(row["node"], row["problem"], round(row["percent"])) for row in problems if row["node"]} == {
         ("n1", "meters of a node disagree", 50), ("n2", "node below its GPUs", 65),

@@ -85,7 +85,7 @@ def fleet(built_once: BuiltOnce) -> Path:
                  "memory_utilization": np.where(works, 10, 0)}
             )  # fmt: skip
         telemetry = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-        own = [
+        own_rows = [
             {"cluster": "c", "gpu": uuid(gpu), "uuid": uuid(gpu), "node": f"n{gpu // 4}", "slot": gpu % 4,
              "model": "A100", "power_limit_mw": 250_000, "first_seen": BEGAN} for gpu in range(GPUS)
         ]  # fmt: skip
@@ -97,12 +97,12 @@ def fleet(built_once: BuiltOnce) -> Path:
         statement = [row for gpu in range(GPUS) for row in fingerprint(gpu)]
         tables: dict[str, dict[str, Any]] = {
             "telemetry": telemetry,
-            "gpus": columns(own),
+            "gpus": columns(own_rows),
             "jobs": columns(jobs),
             "fingerprints": columns(statement),
         }
         store = new_store(folder / "store")
-        store.append({name: arrow_rows(name, of) for name, of in tables.items()}, "made")
+        store.append({name: arrow_rows(name, rows) for name, rows in tables.items()}, "made")
         (folder / "store" / "energy.toml").write_text('currency = "EUR"\n[[price]]\nvalue = 0.25\n')
 
     return built_once("energy-choices", build) / "store"

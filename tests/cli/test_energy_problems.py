@@ -88,10 +88,10 @@ def test_a_job_that_the_import_refused_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_idle_share_is_that_of_gpus_that_were_seen_idle(tmp_path: Path) -> None:
-    known = readings("GPU-a", range(120), [50.0] * 20 + [200.0] * 100)
+    steady = readings("GPU-a", range(120), [50.0] * 20 + [200.0] * 100)
     never = readings("GPU-b", range(120), [100.0] * 120)
     jobs = [job(1, name, 20, 110) for name in ("GPU-a", "GPU-b")]
-    store_of(tmp_path / "S", [gpu("GPU-a"), gpu("GPU-b")], [known, never], jobs)
+    store_of(tmp_path / "S", [gpu("GPU-a"), gpu("GPU-b")], [steady, never], jobs)
     [row] = [entry for entry in document("--store", str(tmp_path / "S"))["rows"] if entry["kind"] == "job"]
     assert row["idle_j"] is None  # nobody knows what the other one draws without work
     assert row["idle_share"] == pytest.approx(50 / 200, rel=0.01)
@@ -175,6 +175,6 @@ def test_readings_by_a_clock_that_is_centuries_ahead_are_not_counted(tmp_path: P
     seconds, last = range(0, 600, 5), (2**63 - 1 - NOON) / S
     reply = [readings("GPU-a", seconds, [200.0] * 120), readings("GPU-a", [last - 60, last - 30], [200.0] * 2)]
     store_of(tmp_path / "S", [gpu("GPU-a")], reply, [])
-    for more in sample([("--until", "2300-01-01"), (), ("--by", "day")], short=1):
-        [row] = document("--store", str(tmp_path / "S"), *more)["rows"]
+    for choice in sample([("--until", "2300-01-01"), (), ("--by", "day")], short=1):
+        [row] = document("--store", str(tmp_path / "S"), *choice)["rows"]
         assert row["energy_j"] == pytest.approx(200 * 595, rel=0.01)

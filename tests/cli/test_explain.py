@@ -43,8 +43,8 @@ def judge(store: Store) -> dict[str, Any]:
 
 
 def measure_again(store: Store) -> None:
-    more = judged_store(store.root.parent / "more", 16, (6,))
-    store.append({name: more.arrow(name) for name in ("runs", "results")}, "more")
+    larger = judged_store(store.root.parent / "more", 16, (6,))
+    store.append({name: larger.arrow(name) for name in ("runs", "results")}, "more")
 
 
 def forbid_judging(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,11 +57,11 @@ def forbid_judging(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_stored_says_what_was_judged_and_is_not_judged_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = asked(store)
-    assert [verdict["kind"] for verdict in made["verdicts"]] == ["slow"]
+    explained = asked(store)
+    assert [verdict["kind"] for verdict in explained["verdicts"]] == ["slow"]
     forbid_judging(monkeypatch)
-    assert asked(store) == made
-    assert made["judged"] == {"gpus": 16, "newer_runs": 0, "newer_events": 0}
+    assert asked(store) == explained
+    assert explained["judged"] == {"gpus": 16, "newer_runs": 0, "newer_events": 0}
     healthy = asked(store, uuid(2))
     assert healthy["verdicts"] == []
     assert len(healthy["places"]) == 2
@@ -127,10 +127,10 @@ def test_a_store_that_may_only_be_read_is_judged_each_time(store: Store, monkeyp
 @pytest.mark.long
 @pytest.mark.parametrize("table", ["levels", "judgements", "verdicts"])
 def test_a_damaged_judgement_is_made_again(store: Store, table: str) -> None:
-    made = asked(store)
+    explained = asked(store)
     [path] = [path for path in (store.root / table).glob("*.parquet") if not path.name.startswith("_")]
     path.write_bytes(path.read_bytes()[:-40])
-    assert asked(store) == made
+    assert asked(store) == explained
     assert len(Store.open(store.root).sql("select * from levels").to_pylist()) >= 32
 
 

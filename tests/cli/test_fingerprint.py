@@ -62,8 +62,8 @@ def test_fingerprints_stand_beside_each_other_and_survive_a_move(tmp_path: Path)
     store = judged_store(tmp_path / "S", 9, (0, 2))
     for _ in range(2):
         document("verdicts fingerprint --store", store.root)
-    made = "select count(distinct made_at) as n, count(*) as rows from fingerprints"
-    [first] = store.sql(made).to_pylist()
+    query = "select count(distinct made_at) as n, count(*) as rows from fingerprints"
+    [first] = store.sql(query).to_pylist()
     assert first["n"] == 1
     judged_store(tmp_path / "S", 9, (5,), seed=2)
     moved = {"cluster": [CLUSTER], "gpu": [uuid(5)], "uuid": [uuid(5)], "node": ["n09"], "slot": [0]}
@@ -71,7 +71,7 @@ def test_fingerprints_stand_beside_each_other_and_survive_a_move(tmp_path: Path)
     ahead = store.sql("select * replace (made_at + interval 20 years as made_at) from fingerprints")
     store.append({"fingerprints": ahead.cast(arrow_schema("fingerprints").remove_metadata())}, "ahead")
     document("verdicts fingerprint --store", store.root)
-    [second] = store.sql(made).to_pylist()
+    [second] = store.sql(query).to_pylist()
     assert (second["n"], second["rows"]) == (3, 3 * first["rows"])
     newest = "select name, n from fingerprints_now join gpus_now using (cluster, gpu) where figure = 'time' "
     newest += "and workload = 'gemm-fp32'"

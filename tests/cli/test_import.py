@@ -47,9 +47,9 @@ def test_the_account_for_people(file: Path, tmp_path: Path) -> None:
 
 
 def test_what_became_of_a_file_is_told_before_the_next_one(file: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.csv"
-    other.write_text("\n".join(LINES[:30]))
-    lines = run(tmp_path, file, tmp_path / "none.csv", other).output.splitlines()  # both streams, as they came
+    other_file = tmp_path / "other.csv"
+    other_file.write_text("\n".join(LINES[:30]))
+    lines = run(tmp_path, file, tmp_path / "none.csv", other_file).output.splitlines()  # both streams, as they came
     assert [line.partition(": ")[0] for line in lines if line[0] != " "] == ["runs.csv", "whorl", "other.csv", "next"]
 
 
@@ -144,6 +144,6 @@ def test_files_of_which_nothing_can_be_stored_make_no_store(tmp_path: Path) -> N
 
 def store_of_two(tmp_path: Path) -> Store:
     store = Store.create(tmp_path / "store")
-    known = {"cluster": ["c", "c"], "gpu": ["GPU-01", "GPU-02"], "node": ["n1", "n1"], "slot": [0, 1]}
-    store.append({"gpus": arrow_rows("gpus", known)}, "known")
+    identity_columns = {"cluster": ["c", "c"], "gpu": ["GPU-01", "GPU-02"], "node": ["n1", "n1"], "slot": [0, 1]}
+    store.append({"gpus": arrow_rows("gpus", identity_columns)}, "known")
     return store

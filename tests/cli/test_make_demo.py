@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 def driver(folder: Path, header: str = HEADER, *capabilities: str) -> None:
     lines = "\n".join(f'echo "GPU {number}: NVIDIA (UUID: GPU-0)"' for number in range(len(capabilities)))
-    answer = "\n".join(f"echo {one}" for one in capabilities) or "exit 1"
+    answer = "\n".join(f"echo {line}" for line in capabilities) or "exit 1"
     executable(
         folder / "bin/nvidia-smi",
         f'case "$1" in\n-L)\n{lines or "exit 9"}\n;;\n--query*)\n{answer}\n;;\n*)\necho "{header}"\n;;\nesac',

@@ -88,9 +88,9 @@ def test_heads_and_paths_break_before_a_table_is_given_up(printed: Print) -> Non
 
 
 def test_a_node_without_rich_prints_plain_lines(printed: Print, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = printed(FOUND, None)
+    full_text = printed(FOUND, None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert printed(FOUND, 200) == whole
+    assert printed(FOUND, 200) == full_text
     assert max(map(len, printed(FOUND, 80).splitlines())) <= 80
 
 

@@ -162,18 +162,18 @@ def test_imported_work_is_told_how_it_gets_runs_without_a_probe(tmp_path: Path) 
     rows = [f"G{n},n1,{n},sgemm,{100 + n},295,300,{mhz}" for n, mhz in enumerate((1400, 1400, 1400, ""))]
     names = {"gpu": "gpu", "host": "node", "slot": "slot", "app": "workload", "ms": "time:ms", "watts": "power:W",
              "limit": "power_limit:W", "mhz": "sm_clock:MHz"}  # fmt: skip
-    wanted = asked(tmp_path / "store", "n1", workload="sgemm")
+    expected = asked(tmp_path / "store", "n1", workload="sgemm")
 
     def imported(*, clocks: bool) -> str:
         table.write_text("\n".join([",".join(names), *(row if clocks else row[: row.rindex(",") + 1] for row in rows)]))
         words = [word for column, meaning in names.items() for word in ("--map", f"{column}={meaning}")]
         done = call("import --model V100 --store", tmp_path / "store", *words, table)
         assert done.exit_code == 0, done.output
-        return call(*wanted, "--limit", 300).stderr
+        return call(*expected, "--limit", 300).stderr
 
     without_clocks = imported(clocks=False)
     assert "the clock of the runs of sgemm on n1 is not known" in without_clocks
-    assert "--limit" in call(*wanted).stderr, "the present limit is not known"
+    assert "--limit" in call(*expected).stderr, "the present limit is not known"
     assert hints(without_clocks) == []
     assert "whorl probe run" not in without_clocks
     assert "import its times with columns for power, SM clock and power limit" in without_clocks

@@ -73,11 +73,11 @@ def test_the_list_shows_every_probe_also_on_a_narrow_terminal(monkeypatch: pytes
 def test_the_keep_rule_is_printed_of_a_store(tmp_path: Path) -> None:
     assert "no real data yet" in whorl("probe list --keep-rule").output
     stored(tmp_path / "store", gpus=24, campaign="one")
-    asked = ("probe list --keep-rule --store", tmp_path / "store")
-    text = whorl(*asked).output
+    command = ("probe list --keep-rule --store", tmp_path / "store")
+    text = whorl(*command).output
     assert "no real data yet" in text
     assert "Simulated data: plumbing only" in text
-    probes = document(*asked, schema="probe.keep-rule")["probes"]
+    probes = document(*command, schema="probe.keep-rule")["probes"]
     assert [row["workload"] for row in probes] == ["gemm-fp32", "stream-triad", "copy-h2d", "pagerank"]
     assert {row["stays"] for row in probes} == {None}
 
@@ -270,9 +270,9 @@ def test_what_cannot_be_done_is_one_sentence(line: str, sentence: str, tmp_path:
 
 def test_a_store_a_cluster_and_gpus_that_cannot_be_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    asked = ("probe run launch --store", tmp_path / "S")
-    assert "--cluster is empty" in refusal(*asked, "--backend", "simulated", "--cluster", " ")
-    assert "cuda takes nothing more: leave out :seed=3" in refusal(*asked, "--backend", "cuda:seed=3")
+    command = ("probe run launch --store", tmp_path / "S")
+    assert "--cluster is empty" in refusal(*command, "--backend", "simulated", "--cluster", " ")
+    assert "cuda takes nothing more: leave out :seed=3" in refusal(*command, "--backend", "cuda:seed=3")
     refused = refusal("probe run launch --backend simulated --store", tmp_path / "file", status=3)
     assert "a store is a folder" in refused
 
@@ -289,8 +289,8 @@ def test_without_a_gpu_a_sentence_says_what_to_do(tmp_path: Path, monkeypatch: p
     auto = whorl("probe run launch --backend auto:gpus=1 --suite quick --store", tmp_path / "S")
     assert auto.exit_code == 0, auto.output
     assert "a simulated fleet is used instead" in auto.output
-    named = whorl("probe run launch --backend auto --gpu 0 --store", tmp_path / "T")
-    assert named.exit_code == 2, "no simulated GPU stands for one that was named"
+    probed = whorl("probe run launch --backend auto --gpu 0 --store", tmp_path / "T")
+    assert probed.exit_code == 2, "no simulated GPU stands for one that was named"
     assert not (tmp_path / "T").exists()
 
 

@@ -55,8 +55,8 @@ def test_the_policy_of_the_docs_runs_as_it_stands_there(jobs: Path) -> None:
     assert over_packed["mean_pct"] == pytest.approx(100 * (1 - row["avg_jct_s"] / packed_s))
     assert finding["gains"][-1]["mean_pct"] == 0
     assert document("--trace", jobs, *SHAPE, "--policy", "my_module:MyPolicy", "--world", "knowledge=none", status=2)
-    placed = document("--trace", jobs, *SHAPE, "--policy", "my_module:LastGpus", "--scheduler", "srtf")["rows"]
-    assert of_policy(placed, "my_module:LastGpus")["avg_jct_s"] == of_policy(placed, "packed")["avg_jct_s"]
+    rows = document("--trace", jobs, *SHAPE, "--policy", "my_module:LastGpus", "--scheduler", "srtf")["rows"]
+    assert of_policy(rows, "my_module:LastGpus")["avg_jct_s"] == of_policy(rows, "packed")["avg_jct_s"]
 
 
 def decides(body: str) -> str:

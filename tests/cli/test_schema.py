@@ -38,8 +38,8 @@ def test_it_fits_a_terminal_and_a_pipe_has_whole_lines(columns: int | None, monk
     for view in sample(VIEWS, short=3):
         assert any(line.startswith(f"{view.name} (view): one row is ") for line in lines)
         assert view.sql not in lines
-        asked = whorl(view.name).stdout
-        assert " ".join(view.sql.split()) in " ".join(asked.split())
+        view_text = whorl(view.name).stdout
+        assert " ".join(view.sql.split()) in " ".join(view_text.split())
 
 
 def test_every_column_of_a_view_is_explained() -> None:

@@ -22,13 +22,13 @@ def trace(tmp_path: Path) -> Path:
 def test_a_file_has_the_same_keys_and_a_word_goes_with_it(trace: Path, tmp_path: Path) -> None:
     world = tmp_path / "world.toml"
     world.write_text('backfill = "easy"\nmigration-cost = 3\nduration_unit = "seconds"\n')
-    asked = ("replay --trace", trace, *FLEET, "--world")
-    in_file = whorl(*asked, world)
-    in_words = whorl(*asked, "backfill=easy", "--world", "migration-cost=3", "--world", "duration-unit=seconds")
+    command = ("replay --trace", trace, *FLEET, "--world")
+    in_file = whorl(*command, world)
+    in_words = whorl(*command, "backfill=easy", "--world", "migration-cost=3", "--world", "duration-unit=seconds")
     assert in_file.exit_code == in_words.exit_code == 0, in_file.output
     by_file, by_words = (json.loads(result.stdout)["rows"] for result in (in_file, in_words))
     assert [row | {"wall_s": 0} for row in by_file] == [row | {"wall_s": 0} for row in by_words]
-    repeated = whorl(*asked, world, "--world", "backfill=none")
+    repeated = whorl(*command, world, "--world", "backfill=none")
     assert "Invalid value for --world backfill: it is given 2 times, and takes one value" in repeated.stderr
     world.write_text("backfill = easy\n")
     assert "world.toml cannot be read: Invalid value" in whorl("replay", *FLEET, "--world", world).stderr

@@ -44,15 +44,15 @@ def rows(store: Store, query: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    made = new_store(tmp_path_factory.mktemp("sql") / "store")
-    made.append(
+    new = new_store(tmp_path_factory.mktemp("sql") / "store")
+    new.append(
         {
             "runs": pa.table({"run_id": ["a", "b"], "gpu": ["GPU-1", "GPU-2"], "power_w": [300.5, None]}),
             "results": pa.table({"run_id": ["a", "b"], "figure": ["time"] * 2, "value": [1.0, 2.0]}),
         },
         "x",
     )
-    return made
+    return new
 
 
 QUERIES: dict[str, list[dict[str, Any]]] = {
@@ -193,9 +193,9 @@ def test_unsafe_lifts_it(store: Store, tmp_path: Path) -> None:
     (tmp_path / "secret.csv").write_text("word\nsesame\n")
     query = f"select word, n from '{tmp_path}/secret.csv', (select count(*) n from runs)"
     assert json.loads(whorl(store, "--unsafe", "--json", query).stdout)["rows"] == [{"word": "sesame", "n": 2}]
-    made = tmp_path / "made.csv"
-    assert whorl(store, "--unsafe", f"set threads = 1; copy runs to '{made}'").exit_code == 0
-    assert made.read_text().count("\n") == 3
+    table_file = tmp_path / "made.csv"
+    assert whorl(store, "--unsafe", f"set threads = 1; copy runs to '{table_file}'").exit_code == 0
+    assert table_file.read_text().count("\n") == 3
 
 
 @pytest.mark.parametrize(

@@ -29,15 +29,15 @@ def test_a_second_compactor_says_so_and_ends(store: Store) -> None:
     code = "import sys; from pathlib import Path; from whorl.store import replacing\n"
     code += "with replacing.Compactor(Path(sys.argv[1]), replacing.OFFLINE): print(flush=True); sys.stdin.readline()"
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", code, store.root], stdin=pipe, stdout=pipe, text=True) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
+    with subprocess.Popen([sys.executable, "-c", code, store.root], stdin=pipe, stdout=pipe, text=True) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
         for verb in (["compact"], ["prune", "--keep", "1d"]):
             done = whorl(*verb, "--store", store.root)
-            assert (done.exit_code, f"process {other.pid} on " in done.stdout) == (0, True)
-        with pytest.raises(StoreError, match=f"process {other.pid} on "):
+            assert (done.exit_code, f"process {holder.pid} on " in done.stdout) == (0, True)
+        with pytest.raises(StoreError, match=f"process {holder.pid} on "):
             store.compact()
-        other.communicate("\n")
+        holder.communicate("\n")
     assert whorl("compact", "--offline", "--store", store.root).exit_code == 0
 
 

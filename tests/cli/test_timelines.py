@@ -143,8 +143,8 @@ def test_a_csv_of_other_names_beside_runs(tmp_path: Path) -> None:
     assert whorl("import --store", store, tmp_path / "runs.csv").exit_code == 0
     timeline(slow={0: 1.7}).rename({"rank": "worker", "mb_id": "piece"}).write_csv(trace)
     ranks.write_text("rank,gpu\n0,gpu-00000000-0000-0000-0000-000000000003\n")
-    named = "import --map worker=rank --map piece=microbatch --store"
-    assert whorl(named, store, "--set", f"ranks={ranks}", trace).exit_code == 0
+    command = "import --map worker=rank --map piece=microbatch --store"
+    assert whorl(command, store, "--set", f"ranks={ranks}", trace).exit_code == 0
     document = verdicts(store)
     assert [row["level"] for row in document["rows"]] == ["gpu"]
     assert "app" in {gap["subject"] for gap in document["not_judged"]}

@@ -138,9 +138,9 @@ def test_a_probe_is_tuned_on_simulated_gpus_and_goes_on_from_its_log(tmp_path: P
                     "--max-slowdown", "10%", "--trials", "3", "--set", f"warm-start={log}")  # fmt: skip
     shares = {name: warm["trials"][1]["setting"][name] / warm["default"][name] for name in warm["default"]}
     assert min(shares.values()) > 0.5, "it begins where the other model is good, and not anywhere"
-    other = whorl(*words[:-6], "--max-slowdown", "20%", *words[-4:])
-    assert other.exit_code == 2
-    assert "it is the log of another search" in other.stderr
+    bounded = whorl(*words[:-6], "--max-slowdown", "20%", *words[-4:])
+    assert bounded.exit_code == 2
+    assert "it is the log of another search" in bounded.stderr
 
 
 @pytest.mark.long

@@ -42,15 +42,15 @@ def test_one_gpu_has_no_intervals_and_few_have_narrow_ones(tmp_path: Path) -> No
 def test_what_is_no_store_and_too_few_replicates_for_an_interval_are_refused(tmp_path: Path) -> None:
     """The folder of a demo leads to its store."""
     new_store(tmp_path / "D" / "store")
-    asked = "verdicts variability --store"
-    sentence = refusal(asked, tmp_path / "D", status=3)
+    command = "verdicts variability --store"
+    sentence = refusal(command, tmp_path / "D", status=3)
     assert f"{tmp_path / 'D'} is not a store (it has no store.toml); the store is in {tmp_path / 'D' / 'store'}" in (
         sentence
     )
     for name in ("none", ""):
-        sentence = refusal(asked, tmp_path / name, status=3)
+        sentence = refusal(command, tmp_path / name, status=3)
         assert "`whorl import --store" in sentence
         assert "`whorl probe run --store" in sentence
     for replicates in (1, 99):
-        few = refusal(asked, tmp_path, "--set", f"replicates={replicates}")
+        few = refusal(command, tmp_path, "--set", f"replicates={replicates}")
         assert few.endswith(f"at least 100, not {replicates}")

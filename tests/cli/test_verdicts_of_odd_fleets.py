@@ -21,8 +21,8 @@ Time = Callable[[int, int, int], float]
 
 def spread(gpu: int, day: int, run: int) -> float:
     """A healthy fleet: GPUs differ by 1 %, days and runs by a tenth of that."""
-    own = random.Random(gpu).gauss(0, 0.01)
-    return 10 * (1 + own + random.Random(f"{gpu} {day} {run}").gauss(0, 0.001))
+    offset = random.Random(gpu).gauss(0, 0.01)
+    return 10 * (1 + offset + random.Random(f"{gpu} {day} {run}").gauss(0, 0.001))
 
 
 def fleet(

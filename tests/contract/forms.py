@@ -110,9 +110,12 @@ def manual(answer: Output) -> Any:
 
 def nagios(answer: Output) -> Any:
     """The word of the status, and of the performance data of a plugin's line the names and limits."""
-    said, _, performance = answer.stdout.partition("|")
-    limits = {name: f"{unit};{rest}" for name, unit, rest in re.findall(r"'([^']*)'=[-.\d]*(\D*?);(\S*)", performance)}
-    return {"word": said.split()[:2], "limits": limits, "lines": answer.stdout.count("\n")}
+    summary, _, performance = answer.stdout.partition("|")
+    limits = {
+        name: f"{unit};{limit_text}"
+        for name, unit, limit_text in re.findall(r"'([^']*)'=[-.\d]*(\D*?);(\S*)", performance)
+    }
+    return {"word": summary.split()[:2], "limits": limits, "lines": answer.stdout.count("\n")}
 
 
 def junit(answer: Output) -> Any:

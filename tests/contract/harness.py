@@ -293,8 +293,8 @@ def compare(name: str, value: Any, *, update: bool) -> None:
         return
     assert path.is_file(), f"there is no {path.relative_to(GOLDEN)}: run pytest tests/contract --update-golden"
     lines = differences(json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(value)))
-    shown = "\n".join(lines[:30])
+    difference = "\n".join(lines[:30])
     assert not lines, (
-        f"{len(lines)} differences from golden/{name}.json:\n{shown}\n"
+        f"{len(lines)} differences from golden/{name}.json:\n{difference}\n"
         "If this is meant: pytest tests/contract --update-golden, and commit the file with the reason."
     )

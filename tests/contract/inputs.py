@@ -219,7 +219,7 @@ def measured_boards() -> str:
             for repeat in range(2):
                 number += 1
                 elapsed = level * (1 + 0.002 * math.sin(12.9898 * number))
-                when = f"2026-01-{5 + day:02d}T0{repeat + 1}:{board:02d}:00"
+                began = f"2026-01-{5 + day:02d}T0{repeat + 1}:{board:02d}:00"
                 uuid = f"GPU-a100{board:04x}-0000-4000-8000-{board:012x}"
-                lines.append(f"{number},{uuid},a{host:02d},{slot},sgemm,{elapsed:.4f},{when}")
+                lines.append(f"{number},{uuid},a{host:02d},{slot},sgemm,{elapsed:.4f},{began}")
     return "\n".join(lines) + "\n"

@@ -128,27 +128,27 @@ def prune(store: whorl.Store) -> None:
 def readers(root: Path, *, plain: bool = False, few: bool = False) -> dict[str, Any]:
     """What each kind of reader sees, or the cheapest `few` kinds; times in s after the beginning."""
     store = whorl.Store(root)
-    seen: dict[str, Any] = {
+    answers: dict[str, Any] = {
         "arrow": listed(store.arrow("telemetry", list(COLUMNS))),
         "latest": listed(store.latest().select(list(COLUMNS))),
     }
     if not few:
-        seen |= {
+        answers |= {
             "scan": listed(store.collect(store.scan("telemetry").select(COLUMNS)).to_arrow()),
             "sql": listed(store.sql(f"select {', '.join(COLUMNS)} from telemetry").table),
             "history": listed(store.sql(HISTORY).table),
         }
-    seen["runs"] = sorted(store.arrow("runs", ["run_id"])["run_id"].to_pylist())
+    answers["runs"] = sorted(store.arrow("runs", ["run_id"])["run_id"].to_pylist())
     events = store.collect(store.scan("events").select(pl.col("detail")))["detail"].to_list()
-    seen["events"] = sorted(name for name in events if not name.startswith("journal "))
-    seen["journal events"] = [name.removeprefix("journal ") for name in events if name.startswith("journal ")]
+    answers["events"] = sorted(name for name in events if not name.startswith("journal "))
+    answers["journal events"] = [name.removeprefix("journal ") for name in events if name.startswith("journal ")]
     if plain:
         with duckdb.connect(root / "whorl.duckdb", read_only=True) as client:
-            seen["plain"] = listed(client.sql(f"select {', '.join(COLUMNS)} from telemetry").to_arrow_table())
-            seen["plain history"] = listed(client.sql(HISTORY).to_arrow_table())
-    seen["skipped"] = [str(path) for path in store.skipped]
-    seen["unsound"] = [str(path) for path in store.check()] if plain else []
-    return seen
+            answers["plain"] = listed(client.sql(f"select {', '.join(COLUMNS)} from telemetry").to_arrow_table())
+            answers["plain history"] = listed(client.sql(HISTORY).to_arrow_table())
+    answers["skipped"] = [str(path) for path in store.skipped]
+    answers["unsound"] = [str(path) for path in store.check()] if plain else []
+    return answers
 
 
 def listed(rows: Any) -> list[list[Any]]:
@@ -211,8 +211,8 @@ def kind_of(path: str) -> str:
     *folders, name = path.removeprefix("/").split("/")
     ending = re.search(r"((\.[12])?\.[a-z]+)?$", name)
     assert ending is not None
-    kept = [folder for folder in folders if "=" not in folder and "~" not in folder]
-    return "/".join([*kept, ".tmp" if name.startswith(".tmp-") else f"*{ending[0]}"])
+    plain_folders = [folder for folder in folders if "=" not in folder and "~" not in folder]
+    return "/".join([*plain_folders, ".tmp" if name.startswith(".tmp-") else f"*{ending[0]}"])
 
 
 class Watch:
@@ -254,16 +254,16 @@ class Watch:
         out = self._folder / "out"
         if in_child(lambda: [self._look(moment, state) for moment in moments], out):
             raise RuntimeError(json.loads(out.read_text()))
-        for moment, seen in zip(moments, json.loads(out.read_text()), strict=True):
-            moment[state] = seen
+        for moment, view in zip(moments, json.loads(out.read_text()), strict=True):
+            moment[state] = view
 
     def _look(self, moment: dict[str, Any], state: str) -> dict[str, Any]:
         root = self._at(moment["about"][0], state)
         if state == "living":
             return {"meanwhile": readers(root, few=self._wanted["few"])}
         log = (self._folder / "log").read_text().splitlines()[: moment["lines"]]
-        begun = [self._steps[words[1]]["do"] for words in map(json.loads, log) if words[0] == "try"]
-        return look(root, pruned="prune" in begun)
+        actions = [self._steps[words[1]]["do"] for words in map(json.loads, log) if words[0] == "try"]
+        return look(root, pruned="prune" in actions)
 
     def _at(self, number: int, state: str) -> Path:
         return self._folder / "moments" / f"{number}-{state}"

@@ -394,14 +394,14 @@ def keys(parameter: click.Parameter) -> dict[str, PairKey]:
 
 def parameters(name: str) -> dict[str, click.Parameter | PairKey]:
     """A command's options by their long spelling, with keys like options, and its arguments as ""."""
-    found: dict[str, click.Parameter | PairKey] = {}
+    parameters: dict[str, click.Parameter | PairKey] = {}
     for parameter in COMMANDS[name].params:
         if isinstance(parameter, click.Argument):
-            found[""] = parameter
+            parameters[""] = parameter
         elif "" not in getattr(parameter, "tables", {}):
-            found[parameter.opts[0]] = parameter
-        found |= keys(parameter)
-    return found
+            parameters[parameter.opts[0]] = parameter
+        parameters |= keys(parameter)
+    return parameters
 
 
 def spelled(name: str, option: str, value: str | None) -> list[str]:
@@ -504,11 +504,11 @@ def world(built_once: BuiltOnce) -> Path:
         for name, script in SCRIPTS.items():
             (folder / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
             (folder / "bin" / name).chmod(0o755)
-        fleet, begun = ("--store", str(folder / "store")), ("--gpus", "8", "--set")
+        fleet, fixed = ("--store", str(folder / "store")), ("--gpus", "8", "--set")
         probed = ("--backend", "simulated:gpus=1", "--campaign", "nightly", "--cluster", "simulated-V100-1")
         for words in (
-            ("demo", "sim", *fleet, *begun, "began=2026-11-01", "--set", "runs=3", "--set", "every=7d"),
-            ("demo", "sim", *fleet, *begun, "began=2026-11-27", "--set", "hours=0.2", "--set", "interval=10"),
+            ("demo", "sim", *fleet, *fixed, "began=2026-11-01", "--set", "runs=3", "--set", "every=7d"),
+            ("demo", "sim", *fleet, *fixed, "began=2026-11-27", "--set", "hours=0.2", "--set", "interval=10"),
             ("probe", "run", "gemm-fp32", "stream-triad", *fleet, *probed, "--suite", "quick"),
             ("jobs", "import", *fleet, "--log", str(folder / "jobs.txt"), "--set", "gpus-per-node=4"),
             ("campaign", "run", "launch", *fleet, "--campaign", "weekly", "--once"),
@@ -664,8 +664,10 @@ MOST_OPTIONS = 220
 def options_below(command: click.Command) -> set[str]:
     """The options of a command and of those below it, by name."""
     below = command.commands.values() if isinstance(command, click.Group) else ()
-    own = {option.opts[-1] for option in command.params if isinstance(option, click.Option) and not option.hidden}
-    return own.union(*map(options_below, below))
+    own_options = {
+        option.opts[-1] for option in command.params if isinstance(option, click.Option) and not option.hidden
+    }
+    return own_options.union(*map(options_below, below))
 
 
 def test_verbs_and_options_do_not_grow() -> None:

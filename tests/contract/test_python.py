@@ -100,10 +100,10 @@ def without_clock(value: Any) -> Any:
 
 @pytest.mark.parametrize("words", sample(CASES, short=1))
 def test_a_function_replies_what_its_verb_prints(words: str, fleet: Path, slow_gpu: str) -> None:
-    function, more = CASES[words]
+    function, arguments = CASES[words]
     reply = function(whorl.Store.open(fleet), slow_gpu)
     line = [slow_gpu if word == "GPU" else word for word in words.split()]
-    printed = run(*line, *more, "--store", fleet, "--json")
+    printed = run(*line, *arguments, "--store", fleet, "--json")
     assert printed.exit_code == 0, printed.output
     document = json.loads(printed.stdout)
     assert document["schema"].startswith("whorl.")
@@ -256,14 +256,14 @@ def test_burst_plans_are_what_the_verb_prints(fleet: Path, tmp_path: Path) -> No
 def test_a_replay_replies_what_its_verb_prints(fleet: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("job_id,num_gpus,submit_time,duration,model\na,4,0,100,x\nb,8,10,200,x\nc,4,20,50,x\n")
-    more = ["--seeds", 2, "--workers", 1, "--json"]
+    arguments = ["--seeds", 2, "--workers", 1, "--json"]
     shape: list[tuple[Any, dict[str, Any], list[object]]] = [
         (None, {"nodes": 2, "gpus_per_node": 4}, ["--nodes", 2, "--gpus-per-node", 4]),
         (fleet, {"classes": {"*": "gemm-fp32"}}, ["--store", fleet, "--class", "*=gemm-fp32"]),
     ]
     for store, options, words in shape:
         reply = whorl.replay(trace, store, policy="packed", seeds=2, workers=1, **options)
-        document = json.loads(run("replay", "--trace", trace, "--policy", "packed", *words, *more).stdout)
+        document = json.loads(run("replay", "--trace", trace, "--policy", "packed", *words, *arguments).stdout)
         assert without_clock(reply.json()) == without_clock(document)
         assert reply.frame.height == len(document["rows"]) > 0
         ET.fromstring(reply._repr_html_())

@@ -71,8 +71,8 @@ def test_a_correction_replaces_whole_rows_and_no_row_that_is_not_there(store: wh
     assert store.correct(telemetry(range(1), 6, cluster=None), "z") == 1
     assert store.correct(telemetry(range(2, 3), 0).drop_columns(["power_mw"]), "w") == 1
     expected = [None, 1, 5, 6]
-    found = sorted((row["power_mw"] for row in store.arrow("telemetry").to_pylist()), key=lambda one: one or 0)
-    assert found == expected
+    powers = sorted((row["power_mw"] for row in store.arrow("telemetry").to_pylist()), key=lambda power: power or 0)
+    assert powers == expected
     for rows, says in (
         (telemetry(range(2, 4), 7), "1 of 2 rows to correct are not stored"),
         (telemetry(range(1), 7, gpu="b"), "gpu b"),
@@ -81,7 +81,7 @@ def test_a_correction_replaces_whole_rows_and_no_row_that_is_not_there(store: wh
         with pytest.raises(StoreError, match=says):
             store.correct(rows, "v")
     assert store.correct(telemetry(range(0), 7), "v") == 0
-    assert sorted(store.arrow("telemetry")["power_mw"].to_pylist(), key=lambda one: one or 0) == expected
+    assert sorted(store.arrow("telemetry")["power_mw"].to_pylist(), key=lambda power: power or 0) == expected
 
 
 def test_a_journal_takes_readings_with_their_times_gpus_and_columns(store: whorl.Store) -> None:
@@ -243,8 +243,10 @@ def test_a_folder_that_becomes_a_link_meanwhile_lets_nothing_out_of_the_store(
                     journal.publish()
                 store.compact(offline=True, now=LATER)
         if not at:
-            made = next(n for n, call in enumerate(calls) if call.startswith("mkdir") and call.endswith(place.name))
-            points += sample([*range(made + 2, made + 12), *range(1, len(calls))], short=2)
+            place_call = next(
+                n for n, call in enumerate(calls) if call.startswith("mkdir") and call.endswith(place.name)
+            )
+            points += sample([*range(place_call + 2, place_call + 12), *range(1, len(calls))], short=2)
         about = (folder, at, calls[at - 1 : at])
         assert stat.S_IMODE(private.stat().st_mode) == 0o700, about
         names = [] if folder == "." else ["x.parquet"]

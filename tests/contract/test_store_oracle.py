@@ -78,8 +78,8 @@ class Program:
         drawn, first_s = self._random, DAY_S if self.pruned else 0
         keys: list[Key]
         if correcting:
-            known = [key for key in self._keys if key[2] >= first_s]
-            keys = drawn.sample(known, min(len(known), 2))
+            late_keys = [key for key in self._keys if key[2] >= first_s]
+            keys = drawn.sample(late_keys, min(len(late_keys), 2))
         else:
             times = [second for second in SECONDS if second >= first_s]
             keys = [
@@ -116,22 +116,22 @@ class PlainTable:
         From operation `fatal` on all failed; or the disk failed `once` and works again, so that a journal stored
         nothing of what it refused.
         """
-        begun: dict[int, int] = {}
-        for what, *words in log:
-            if what == "operations":
+        counts: dict[int, int] = {}
+        for word, *words in log:
+            if word == "operations":
                 continue
             step = steps[words[0]]
-            if what == "try":
-                begun[words[0]] = words[1]
+            if word == "try":
+                counts[words[0]] = words[1]
                 self._try(step)
-            if what == "failed" and once and step["do"] == "journal":
+            if word == "failed" and once and step["do"] == "journal":
                 self._take_back(step)
-            stored = what == "done" or (what == "failed" and words[1].startswith("stored, but not yet in place"))
+            stored = word == "done" or (word == "failed" and words[1].startswith("stored, but not yet in place"))
             if stored and step["do"] in WRITING:
-                assert fatal is None or begun[words[0]] < fatal, (about, step, "acknowledged on a disk that is full")
+                assert fatal is None or counts[words[0]] < fatal, (about, step, "acknowledged on a disk that is full")
                 self._acknowledge(step)
-            self.certain &= what != "failed" or "are not stored (first" in words[1]
-        self.certain &= {words[0] for what, *words in log if what in ("done", "failed")} == set(begun)
+            self.certain &= word != "failed" or "are not stored (first" in words[1]
+        self.certain &= {words[0] for word, *words in log if word in ("done", "failed")} == set(counts)
 
     def _try(self, step: Step) -> None:
         for *key, power, reasons, quality in step.get("rows", ()):
@@ -283,9 +283,9 @@ def test_the_store_holds_what_a_plain_table_says(worker: StoreWorker, seed: int)
         about = (seed, at, kind)
         intruder = Program(1000 + seed)
         intruder.pruned = was_pruned
-        theirs = [as_another_host(step) for step in intruder.steps(3)]
-        answer = worker(steps, at, *KINDS[kind], intruder=theirs)
-        check(answer, written, steps, about, theirs=theirs, kind=kind, at=at)
+        intruding = [as_another_host(step) for step in intruder.steps(3)]
+        answer = worker(steps, at, *KINDS[kind], intruder=intruding)
+        check(answer, written, steps, about, theirs=intruding, kind=kind, at=at)
 
 
 def rows(*keys: str, power: int = 1) -> list[list[Any]]:
@@ -342,19 +342,19 @@ DEADLY = "(append renameat runs|seal unlink\\S* journal|(compact|prune) linkat r
 def test_a_reader_at_any_moment_and_after_any_death_sees_a_plain_table(worker: StoreWorker) -> None:
     written = begin(worker)
     long = is_all()
-    wanted = {
+    expected = {
         "living": SWITCHES if long else f"^(append|publish|seal|compact|prune) {SWITCHES}",
         "dead": SWITCHES if long else DEADLY,
         "most": 1 + long,
         "few": not long,
     }
-    answer = worker(PROGRAM, kind=WATCHED, wanted=wanted)
+    answer = worker(PROGRAM, kind=WATCHED, wanted=expected)
     assert answer["status"] == 0
     for moment in answer["moments"]:
         table = copy.deepcopy(written)
         table.follow(PROGRAM, answer["log"][: moment["lines"]], moment["about"])
-        for when, seen in (moment.get("living", {}) | moment.get("dead", {})).items():
-            table.judge(seen, (moment["about"], when))
+        for label, view in (moment.get("living", {}) | moment.get("dead", {})).items():
+            table.judge(view, (moment["about"], label))
 
 
 def begin(worker: StoreWorker) -> PlainTable:
@@ -387,14 +387,14 @@ def test_a_failing_operation_of_each_kind_and_another_host_lose_nothing(worker: 
     random.Random(34).shuffle(points)
     several = chosen + points[: None if is_all() else 2] if is_long() else chosen[-1:]
     for kind, fault, at in dict.fromkeys(several):
-        theirs = [as_another_host(step) for step in INTRUDER]
-        answer = worker(PROGRAM, at, *KINDS[fault], intruder=theirs, lockless=True)
-        check(answer, written, PROGRAM, (at, kind, fault), theirs=theirs, kind=fault, at=at)
+        intruding = [as_another_host(step) for step in INTRUDER]
+        answer = worker(PROGRAM, at, *KINDS[fault], intruder=intruding, lockless=True)
+        check(answer, written, PROGRAM, (at, kind, fault), theirs=intruding, kind=fault, at=at)
 
 
 def as_another_host(step: Step) -> Step:
     """The step as another host does it: on other GPUs, with journals of other names, and no pruning."""
-    rows = [[cluster, f"{gpu}2", *rest] for cluster, gpu, *rest in step.get("rows", ())]
+    rows = [[cluster, f"{gpu}2", *figures] for cluster, gpu, *figures in step.get("rows", ())]
     do = {"prune": "compact", "correct": "append"}.get(step["do"], step["do"])
     if do == "append" and not rows:
         do = "compact"
@@ -423,5 +423,5 @@ def check(
         log = log[:begin] + log[end:]
         table.certain = False
     table.follow(steps, log, about, fatal=at if "from then on" in kind else None, once=kind.startswith("one error"))
-    for when in ("at once", "in order"):
-        table.judge(answer["seen"][when], (about, when))
+    for label in ("at once", "in order"):
+        table.judge(answer["seen"][label], (about, label))

@@ -345,7 +345,7 @@ def test_every_table_and_view_has_the_rows_of_its_golden_file(
 
 def _contents(store: Path, entry: dict[str, Any]) -> dict[str, Any]:
     """How many rows a table or view has; of each column that has values, how many, and what they are like."""
-    wanted = ["count(*) as rows"]
+    expressions = ["count(*) as rows"]
     for column in entry["columns"]:
         quoted = f'"{column["name"]}"'
         figures = [f"count({quoted})"]
@@ -355,8 +355,8 @@ def _contents(store: Path, entry: dict[str, Any]) -> dict[str, Any]:
             figures += [f"min({quoted})", f"max({quoted})", f"sum({quoted})::double"]
         elif column["type"] in ("TIMESTAMP", "BOOLEAN"):
             figures += [f"min({quoted})", f"max({quoted})"]
-        wanted += [f"{figure} as {_alias(column['name'], figure)}" for figure in figures]
-    answer = run("sql", "--store", store, "--json", f"select {', '.join(wanted)} from {entry['name']}")
+        expressions += [f"{figure} as {_alias(column['name'], figure)}" for figure in figures]
+    answer = run("sql", "--store", store, "--json", f"select {', '.join(expressions)} from {entry['name']}")
     assert answer.status == 0, answer.stderr
     (row,) = answer.json()["rows"]
     count = row.pop("rows")
@@ -375,8 +375,10 @@ def _alias(column: str, figure: str) -> str:
 def test_every_verb_is_asked_or_says_why_not() -> None:
     verbs = set(_verbs(cli, ""))
     questions = [question.words for question in (*QUESTIONS, *ALONE)]
-    asked = {verb for verb in verbs if any(words == verb or words.startswith(f"{verb} ") for words in questions)}
-    assert verbs - asked == set(NOT_ASKED)
+    verbs_of_questions = {
+        verb for verb in verbs if any(words == verb or words.startswith(f"{verb} ") for words in questions)
+    }
+    assert verbs - verbs_of_questions == set(NOT_ASKED)
 
 
 def _verbs(command: click.Command, name: str) -> Iterator[str]:

@@ -216,8 +216,8 @@ def test_the_population_longhorn_varies_as_longhorn_does() -> None:
         }
         for seed in range(10)
     ]
-    data = {"sgemm": simulation.of_sgemm(gemm), "pagerank": simulation.of_pagerank(rank)}
-    rows = simulation.compared(data, drawn)
+    spreads = {"sgemm": simulation.of_sgemm(gemm), "pagerank": simulation.of_pagerank(rank)}
+    rows = simulation.compared(spreads, drawn)
     assert len(rows) == 28
     far = [row for row in rows if abs(row["data"] - row["model"]) > max(4 * row["model_sd"], 0.25 * abs(row["data"]))]
     assert {row["statistic"] for row in far} <= {"GPU and day: robust sd", "level: share of the cabinet"}

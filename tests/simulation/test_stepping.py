@@ -119,8 +119,8 @@ def test_how_the_time_is_cut_does_not_change_a_bit() -> None:
     def made() -> Simulation:
         return simulation(H100, gpus=24, seed=9, load=load, span_s=40.0, kinds=kinds)
 
-    whole, cut = made(), made()
-    whole.advance(BEGAN + 40 * S)
+    stepped, cut = made(), made()
+    stepped.advance(BEGAN + 40 * S)
     random = np.random.default_rng(5)
     happened = []
     at = BEGAN
@@ -130,10 +130,10 @@ def test_how_the_time_is_cut_does_not_change_a_bit() -> None:
         assert cut.now_ns <= at < cut.now_ns + STEP_NS
         cut.readings()  # reading changes nothing either
         happened += cut.happened()
-    assert same(whole.readings(), cut.readings())
-    assert np.array_equal(whole.energy_mj, cut.energy_mj)
-    assert np.array_equal(whole.worked_s, cut.worked_s)
-    assert happened == whole.happened()
+    assert same(stepped.readings(), cut.readings())
+    assert np.array_equal(stepped.energy_mj, cut.energy_mj)
+    assert np.array_equal(stepped.worked_s, cut.worked_s)
+    assert happened == stepped.happened()
 
 
 # -- sensors --------------------------------------------------------------------------------------------------

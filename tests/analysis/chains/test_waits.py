@@ -36,7 +36,7 @@ def state(pending: list[tuple[int, float]], running: list[tuple[int, float]], fr
         pending_limit_s=np.array([HOUR_S * limit for _, limit in pending], dtype=np.float64),
         pending_since_s=np.full(len(pending), -HOUR_S),
         running_nodes=np.array([nodes for nodes, _ in running], dtype=np.int64),
-        running_until_s=np.array([HOUR_S * left for _, left in running], dtype=np.float64),
+        running_until_s=np.array([HOUR_S * hours for _, hours in running], dtype=np.float64),
         recent_waits_s=HOUR_S * np.array([1.0, 3.0]),
     )
 

@@ -44,17 +44,17 @@ def two(built_once: BuiltOnce) -> Store:
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize("campaign", [None, "made-2"])
 def test_the_runs_of_one_workload_are_those_that_are_judged(campaign: str | None, two: Store) -> None:
-    whole = probed(two, campaign, every=campaign is None)
-    own = runs_of(two, CLUSTER, "pagerank", campaign)
+    campaign_runs = probed(two, campaign, every=campaign is None)
+    workload_runs = runs_of(two, CLUSTER, "pagerank", campaign)
     columns = ["gpu", "began", "value", "power_w", "model", "cabinet"]
-    expected = whole.sound.filter(pl.col("workload") == "pagerank").select(columns)
-    assert own.sound.select(columns).sort("gpu", "began").equals(expected.sort("gpu", "began"))
+    expected = campaign_runs.sound.filter(pl.col("workload") == "pagerank").select(columns)
+    assert workload_runs.sound.select(columns).sort("gpu", "began").equals(expected.sort("gpu", "began"))
 
 
 def test_levels_and_intervals_are_those_of_the_fingerprint(two: Store) -> None:
-    found = beside(runs_of(two, CLUSTER, "gemm-fp32"))
-    assert (found.measured, found.runs) == (GPUS, 2 * GPUS)
-    assert found.notes == ()
+    comparison = beside(runs_of(two, CLUSTER, "gemm-fp32"))
+    assert (comparison.measured, comparison.runs) == (GPUS, 2 * GPUS)
+    assert comparison.notes == ()
     printed_ = two.sql(
         "SELECT gpu, figure, value, low, high, ratio, ratio_high, n, sittings FROM fingerprints_now "
         "WHERE workload = 'gemm-fp32'"
@@ -62,9 +62,9 @@ def test_levels_and_intervals_are_those_of_the_fingerprint(two: Store) -> None:
     for figure, name, apart in (
         ("time", "time", "slower_pct"), ("power", "power_w", "power_pct"), ("sm_clock", "sm_clock_mhz", "clock_pct"),
     ):  # fmt: skip
-        both = found.rows.join(printed_.filter(pl.col("figure") == figure), on="gpu", suffix="_printed")
-        assert both.height == GPUS
-        for row in both.iter_rows(named=True):
+        joined = comparison.rows.join(printed_.filter(pl.col("figure") == figure), on="gpu", suffix="_printed")
+        assert joined.height == GPUS
+        for row in joined.iter_rows(named=True):
             assert (row["n"], row["sittings"]) == (row["n_printed"], row["sittings_printed"]) == (2, 2)
             assert row[name] == pytest.approx(row["value"], rel=1e-5)
             assert (row[f"{name}_low"], row[f"{name}_high"]) == pytest.approx((row["low"], row["high"]), rel=1e-5)
@@ -82,8 +82,8 @@ def _imported(path: Path, rows: list[tuple[str, str, str | None, float, int]]) -
         {
             "gpus": arrow_rows(
                 "gpus",
-                {"cluster": ["c"] * len(gpus), "gpu": [one[0] for one in gpus], "model": [one[1] for one in gpus]}
-                | {"node": [one[2] for one in gpus], "first_seen": [0] * len(gpus)},
+                {"cluster": ["c"] * len(gpus), "gpu": [row[0] for row in gpus], "model": [row[1] for row in gpus]}
+                | {"node": [row[2] for row in gpus], "first_seen": [0] * len(gpus)},
             ),
             "runs": arrow_rows("runs", same | {"run_id": ids, "began": [BEGAN_NS + row[4] * DAY_NS for row in rows]}),
             "results": arrow_rows(
@@ -99,13 +99,13 @@ def _imported(path: Path, rows: list[tuple[str, str, str | None, float, int]]) -
 
 
 def test_figures_of_the_fingerprint_are_apart_from_the_median_of_the_model(two: Store) -> None:
-    known = {one.figure: one for one in printed(two, CLUSTER, "gemm-fp32")}
-    assert not known.keys() & {"time", "power", "sm_clock"}
-    assert known["work_per_joule"].workload == "gemm-fp32"
-    assert known["temperature_rise"] == Printed("temperature_rise", None, "K/W")
-    assert known["idle_power"].workload == "idle", "it is not known in the workload itself"
-    rise = of_print(two, CLUSTER, known["temperature_rise"])
-    assert is_ratio(two, CLUSTER, known["temperature_rise"])
+    by_figure = {row.figure: row for row in printed(two, CLUSTER, "gemm-fp32")}
+    assert not by_figure.keys() & {"time", "power", "sm_clock"}
+    assert by_figure["work_per_joule"].workload == "gemm-fp32"
+    assert by_figure["temperature_rise"] == Printed("temperature_rise", None, "K/W")
+    assert by_figure["idle_power"].workload == "idle", "it is not known in the workload itself"
+    rise = of_print(two, CLUSTER, by_figure["temperature_rise"])
+    assert is_ratio(two, CLUSTER, by_figure["temperature_rise"])
     middle = rise["temperature_rise"].median()
     assert isinstance(middle, float)
     for value, apart, low, high in rise.select(
@@ -113,28 +113,28 @@ def test_figures_of_the_fingerprint_are_apart_from_the_median_of_the_model(two: 
     ).iter_rows():
         assert apart == pytest.approx(100 * (value / middle - 1), abs=1e-3)
         assert low < apart < high
-    wrong = of_print(two, CLUSTER, known["wrong_results"])
-    assert not is_ratio(two, CLUSTER, known["wrong_results"])
+    wrong = of_print(two, CLUSTER, by_figure["wrong_results"])
+    assert not is_ratio(two, CLUSTER, by_figure["wrong_results"])
     assert wrong["wrong_results_apart"].to_list() == wrong["wrong_results"].to_list(), "0 is the median: a difference"
     assert wrong["wrong_results_low"].is_null().all()
 
 
 def test_the_trend_has_each_campaign_beside_all_of_them(two: Store) -> None:
-    found = trend(runs_of(two, CLUSTER, "gemm-fp32"))
-    assert found is not None
-    assert (found.by, found.periods["period"].to_list()) == ("campaign", ["made-1", "made-2"])
-    assert found.periods.select("gpus", "runs").rows() == [(GPUS, GPUS)] * 2
+    course = trend(runs_of(two, CLUSTER, "gemm-fp32"))
+    assert course is not None
+    assert (course.by, course.periods["period"].to_list()) == ("campaign", ["made-1", "made-2"])
+    assert course.periods.select("gpus", "runs").rows() == [(GPUS, GPUS)] * 2
     all_runs = beside(runs_of(two, CLUSTER, "gemm-fp32")).rows
     for gpu, slower in all_runs.select("gpu", "slower_pct").iter_rows():
-        mine = found.of(gpu)
-        assert mine["period"].to_list() == ["made-1", "made-2"]
-        assert mine["slower_pct"].mean() == pytest.approx(slower, abs=0.5)
-    for p5, p25, median, p75, p95, low, high in found.periods.select(
+        of_gpu = course.of(gpu)
+        assert of_gpu["period"].to_list() == ["made-1", "made-2"]
+        assert of_gpu["slower_pct"].mean() == pytest.approx(slower, abs=0.5)
+    for p5, p25, median, p75, p95, low, high in course.periods.select(
         "p5", "p25", "median", "p75", "p95", "low", "high"
     ).iter_rows():
         assert p5 <= p25 <= median <= p75 <= p95
         assert low < median < high
-    assert found.of("nobody").is_empty()
+    assert course.of("nobody").is_empty()
 
 
 def test_runs_of_no_campaign_are_put_together_by_time(tmp_path: Path) -> None:
@@ -142,11 +142,11 @@ def test_runs_of_no_campaign_are_put_together_by_time(tmp_path: Path) -> None:
     store = _imported(
         tmp_path / "s", [(f"g{gpu}", "A", None, 10.0 + day / 10, day) for gpu in range(8) for day in range(days)]
     )
-    found = trend(runs_of(store, "c", "w"))
-    assert found is not None
-    assert found.by == "week"
-    assert found.periods["runs"].sum() == 8 * days
-    medians = found.periods["median"].to_list()
+    course = trend(runs_of(store, "c", "w"))
+    assert course is not None
+    assert course.by == "week"
+    assert course.periods["runs"].sum() == 8 * days
+    medians = course.periods["median"].to_list()
     assert medians == sorted(medians), "each week is slower than the one before"
     undated = runs_of(store, "c", "w")
     undated.runs.replace_column(

@@ -36,19 +36,19 @@ def test_a_gpu_that_begins_each_probe_later_is_compared_in_the_same_probe(tmp_pa
     lines = timelines(cast("Store", moved), replace(campaign, runs=runs), [late, calm])
     assert lines is not None
     compared = 0
-    for its, others in zip(lines.windows[late], lines.windows[calm], strict=True):
-        assert its.probe == others.probe
+    for late_window, others in zip(lines.windows[late], lines.windows[calm], strict=True):
+        assert late_window.probe == others.probe
         inside = {
             gpu: (lines.time_s > window.began_s) & (lines.time_s < window.ended_s)
-            for gpu, window in ((late, its), (calm, others))
+            for gpu, window in ((late, late_window), (calm, others))
         }
         for metric in ("power_w", "temperature_c"):
-            mine, theirs = (lines.fleet[gpu][metric][inside[gpu]] for gpu in (late, calm))
-            mine, theirs = mine[np.isfinite(mine)], theirs[np.isfinite(theirs)]
-            assert bool(len(mine)) is bool(len(theirs))
-            if len(mine):
+            late_w, calm_w = (lines.fleet[gpu][metric][inside[gpu]] for gpu in (late, calm))
+            late_w, calm_w = late_w[np.isfinite(late_w)], calm_w[np.isfinite(calm_w)]
+            assert bool(len(late_w)) is bool(len(calm_w))
+            if len(late_w):
                 compared += 1
-                assert np.median(mine) == pytest.approx(np.median(theirs), rel=0.03)
+                assert np.median(late_w) == pytest.approx(np.median(calm_w), rel=0.03)
     assert compared > 4
     waiting = (lines.time_s > lines.windows[late][0].ended_s + 1) & (lines.time_s < lines.windows[late][1].began_s - 1)
     assert waiting.any()

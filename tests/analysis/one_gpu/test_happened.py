@@ -37,7 +37,7 @@ def test_a_change_of_driver_firmware_or_place_is_a_mark(store: Store) -> None:
     seen(store, 1, driver="535", vbios="a", node="n1", slot=0, power_limit_mw=300_000)
     seen(store, 2, driver="550", node="n1")
     seen(store, 3, driver="550", vbios="b", node="n2", slot=3, power_limit_mw=250_000)
-    assert [(one.at - DAY, one.what, one.says) for one in marks(store, "c", ["g"])] == [
+    assert [(event.at - DAY, event.what, event.says) for event in marks(store, "c", ["g"])] == [
         (timedelta(2), "driver", "driver 535 to 550"),
         (timedelta(3), "vbios", "VBIOS a to b"),
         (timedelta(3), "power_limit_w", "power limit, W 300 to 250"),
@@ -50,10 +50,10 @@ def test_events_are_those_of_the_gpu_and_of_its_node_the_newest_first(store: Sto
         store, event(0, EventKind.APPEARED), event(1, EventKind.XID), event(2, EventKind.DRIVER_GONE, None, node="n1"),
         event(3, EventKind.XID, "other", node="n1"),
     )  # fmt: skip
-    found = events(store, "c", ["g"], "n1")
-    assert [one.kind for one in found] == ["driver_gone", "xid", "appeared"]
-    assert found[1].meaning.startswith("the driver told of an error")
-    assert [one.kind for one in events(store, "c", ["g"])] == ["xid", "appeared"]
+    gpu_events = events(store, "c", ["g"], "n1")
+    assert [event.kind for event in gpu_events] == ["driver_gone", "xid", "appeared"]
+    assert gpu_events[1].meaning.startswith("the driver told of an error")
+    assert [event.kind for event in events(store, "c", ["g"])] == ["xid", "appeared"]
 
 
 @pytest.mark.parametrize("kind", OUT_OF_USE)

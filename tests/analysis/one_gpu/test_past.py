@@ -71,9 +71,9 @@ def test_the_spread_is_that_of_the_runs(fleet: Store) -> None:
 
 def add_run(store: Store, gpu: str, began: int | None, time: float, **conditions: object) -> None:
     shared = {"run_id": [f"{gpu}-{began}-{time}"], "cluster": [CLUSTER], "workload": ["gemm-fp32"], "gpu": [gpu]}
-    said = {"conditions": [conditions or None], "began": [began], "status": ["ok"]}
+    columns = {"conditions": [conditions or None], "began": [began], "status": ["ok"]}
     figure = {"figure": ["time"], "repeat": [0], "value": [time], "unit": ["ms"]}
-    rows = {"runs": arrow_rows("runs", shared | said), "results": arrow_rows("results", shared | figure)}
+    rows = {"runs": arrow_rows("runs", shared | columns), "results": arrow_rows("results", shared | figure)}
     store.append(rows, shared["run_id"][0])
 
 
@@ -84,8 +84,8 @@ def test_runs_at_another_power_limit_have_the_name_of_their_kind(tmp_path: Path)
     for gpu in range(4, 9):
         for day in (1, 3):
             add_run(store, uuid(gpu), BEGAN_NS + day * DAY_NS, 150.0 + gpu, asked_power_limit_w=200)
-    every = probed(store, cluster=CLUSTER, every=True).runs
-    assert set(every["workload"]) == {"gemm-fp32", "gemm-fp32 [200 W]"}
+    all_runs = probed(store, cluster=CLUSTER, every=True).runs
+    assert set(all_runs["workload"]) == {"gemm-fp32", "gemm-fp32 [200 W]"}
     for gpu in (1, 6):
-        assert set(lines(store, uuid(gpu))) == set(every.filter(pl.col("gpu") == uuid(gpu))["workload"])
+        assert set(lines(store, uuid(gpu))) == set(all_runs.filter(pl.col("gpu") == uuid(gpu))["workload"])
     assert lines(store, uuid(6))["gemm-fp32 [200 W]"].sittings[0].peers == 5

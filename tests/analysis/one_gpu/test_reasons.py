@@ -23,9 +23,9 @@ def readings(store: Store, ts: np.ndarray[Any, Any], **columns: Any) -> None:
 
 
 def asked(store: Store, *between: int | None) -> tuple[Reasons, dict[str, Held]]:
-    found = reasons(store, "c", ["g"], *between)
-    assert found is not None
-    return found, {one.reason.name: one for one in found.held}
+    clock_reasons = reasons(store, "c", ["g"], *between)
+    assert clock_reasons is not None
+    return clock_reasons, {span.reason.name: span for span in clock_reasons.held}
 
 
 def every_second(seconds: int, began: int = BEGAN) -> np.ndarray[Any, Any]:
@@ -36,16 +36,16 @@ def test_a_counter_tells_the_share_of_the_time(store: Store) -> None:
     """Held down for a quarter of each second of the second half of an hour."""
     held = np.maximum(np.arange(3600) - 1800, 0) * SECOND // 4
     readings(store, every_second(3600), power_violation_ns=held, clock_event_reasons=[reason_bit("power_cap")] * 3600)
-    found, by_name = asked(store)
+    clock_reasons, by_name = asked(store)
     power = by_name["power_cap"]
     assert power.counted
     assert power.whole == pytest.approx(0.125, abs=0.001)
     assert np.allclose(power.share[:58], 0, atol=1e-6)
     assert np.allclose(power.share[-58:], 0.25, atol=1e-3)
     assert set(by_name) == {"power_cap"}
-    assert found.n.sum() == found.readings == 3600
-    assert np.allclose(found.covered, 1.0, atol=0.05)
-    assert set(found.stretch.tolist()) == {0}
+    assert clock_reasons.n.sum() == clock_reasons.readings == 3600
+    assert np.allclose(clock_reasons.covered, 1.0, atol=0.05)
+    assert set(clock_reasons.stretch.tolist()) == {0}
 
 
 def test_without_a_counter_the_readings_tell_it(store: Store) -> None:
@@ -67,19 +67,22 @@ def test_without_a_counter_the_readings_tell_it(store: Store) -> None:
 def test_what_nobody_read_is_a_gap_and_not_a_zero(store: Store) -> None:
     readings(store, every_second(600), clock_event_reasons=[reason_bit("power_brake")] * 600)
     readings(store, every_second(600, BEGAN + DAY), clock_event_reasons=[None] * 600)
-    found, by_name = asked(store)
-    assert sorted(set(found.stretch.tolist())) == [0, 1]
-    last, first = int(np.flatnonzero(found.stretch == 0)[-1]), int(np.flatnonzero(found.stretch == 1)[0])
-    assert (found.began[first] - found.ended[last]).total_seconds() == pytest.approx(86_400 - 599)
+    clock_reasons, by_name = asked(store)
+    assert sorted(set(clock_reasons.stretch.tolist())) == [0, 1]
+    last, first = (
+        int(np.flatnonzero(clock_reasons.stretch == 0)[-1]),
+        int(np.flatnonzero(clock_reasons.stretch == 1)[0]),
+    )
+    assert (clock_reasons.began[first] - clock_reasons.ended[last]).total_seconds() == pytest.approx(86_400 - 599)
     brake = by_name["power_brake"].share
-    assert (brake[found.stretch == 0] == 1).all()
-    assert np.isnan(brake[found.stretch == 1]).all()
+    assert (brake[clock_reasons.stretch == 0] == 1).all()
+    assert np.isnan(brake[clock_reasons.stretch == 1]).all()
     assert by_name["power_brake"].whole == 1
 
 
 def test_a_counter_that_is_read_less_often_and_was_reset(store: Store) -> None:
     held: list[int | None] = [None] * 1200
-    held[::10] = [SECOND * one // 2 for one in range(0, 600, 10)] + [SECOND * one // 2 for one in range(0, 600, 10)]
+    held[::10] = [SECOND * tick // 2 for tick in range(0, 600, 10)] + [SECOND * tick // 2 for tick in range(0, 600, 10)]
     readings(store, every_second(1200), hardware_thermal_ns=held)
     _, by_name = asked(store)
     assert by_name["thermal_hardware"].whole == pytest.approx(0.5, abs=0.005)
@@ -94,7 +97,7 @@ def test_pruned_minutes_count_as_what_they_replaced(store: Store) -> None:
     readings(store, every_second(3600), power_violation_ns=held, clock_event_reasons=hot)
     store.prune("1m", offline=True, now=BEGAN + 2 * DAY)
     readings(store, every_second(600, BEGAN + 3600 * SECOND), clock_event_reasons=[0] * 600)
-    found, by_name = asked(store)
-    assert (found.minutes, found.readings) == (60, 4200)
+    clock_reasons, by_name = asked(store)
+    assert (clock_reasons.minutes, clock_reasons.readings) == (60, 4200)
     assert by_name["power_cap"].whole == pytest.approx(0.1, abs=0.01)
     assert by_name["thermal_software"].whole == pytest.approx(3600 / 4200), "at most: any second counts for its minute"

@@ -30,13 +30,15 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.mark.long
 def test_a_figure_has_its_place_in_the_quantiles_of_all_gpus_of_its_model(fleet: Store) -> None:
-    found = figures(fleet, CLUSTER)
-    assert found is not None
-    assert found.rows is not None
-    assert found.made_at is None
-    mine = {(one.workload, one.figure): one for one in standings(fleet, found, uuid(SLOW))}
-    time = mine["gemm-fp32", "time"]
-    values = found.rows.filter((pl.col("workload") == "gemm-fp32") & (pl.col("figure") == "time"))
+    fleet_figures = figures(fleet, CLUSTER)
+    assert fleet_figures is not None
+    assert fleet_figures.rows is not None
+    assert fleet_figures.made_at is None
+    of_gpu = {
+        (standing.workload, standing.figure): standing for standing in standings(fleet, fleet_figures, uuid(SLOW))
+    }
+    time = of_gpu["gemm-fp32", "time"]
+    values = fleet_figures.rows.filter((pl.col("workload") == "gemm-fp32") & (pl.col("figure") == "time"))
     assert time.band == pytest.approx(np.quantile(values["value"], (0.05, 0.25, 0.5, 0.75, 0.95)))
     assert (time.gpus, time.peers, time.n, time.sittings, time.rank) == (16, 16, 3, 3, 16)
     assert time.off_pct is not None
@@ -46,8 +48,8 @@ def test_a_figure_has_its_place_in_the_quantiles_of_all_gpus_of_its_model(fleet:
     assert time.band_pct is not None
     assert time.band_pct[3] < 2 < time.off_pct
     assert len(time.runs) == 3
-    assert mine[None, "xids"].value == 0
-    assert mine[None, "xids"].off_pct is None
+    assert of_gpu[None, "xids"].value == 0
+    assert of_gpu[None, "xids"].off_pct is None
 
 
 @pytest.mark.long
@@ -63,21 +65,23 @@ def test_what_is_stored_counts_and_says_the_same_as_what_is_computed(tmp_path: P
     assert standings(store, stored, uuid(SLOW)) == standings(store, computed, uuid(SLOW))
     judged_store(tmp_path / "S", 9, (5,), seed=2)  # what came since is not in it
     times_ = times(standings(store, stored, uuid(SLOW)))
-    assert {one.n for one in times_} == {2}
-    assert [one.off_pct for one in times_] == sorted((one.off_pct or math.nan for one in times_), reverse=True)
+    assert {standing.n for standing in times_} == {2}
+    assert [standing.off_pct for standing in times_] == sorted(
+        (standing.off_pct or math.nan for standing in times_), reverse=True
+    )
 
 
 def test_errors_that_nobody_watched_for_are_not_known(tmp_path: Path) -> None:
     campaign = probed(judged_store(tmp_path / "S", 4, (0,)), every=True)
     runs = campaign.runs.with_columns(pl.lit(None, pl.String).alias("probe_version"))
-    told = pl.DataFrame([{"gpu": uuid(1), "kind": EventKind.XID.value}], schema=campaign.events.schema)
+    xids = pl.DataFrame([{"gpu": uuid(1), "kind": EventKind.XID.value}], schema=campaign.events.schema)
 
     def counted(rows: pl.DataFrame, figure: str, gpu: int) -> tuple[Any, ...]:
-        one = rows.filter((pl.col("figure") == figure) & (pl.col("gpu") == uuid(gpu)))
-        return one.select("value", "rank", "peers").row(0)
+        row = rows.filter((pl.col("figure") == figure) & (pl.col("gpu") == uuid(gpu)))
+        return row.select("value", "rank", "peers").row(0)
 
     watched = fingerprint(Model(campaign))
-    imported = fingerprint(Model(replace(campaign, runs=runs, events=told)))
+    imported = fingerprint(Model(replace(campaign, runs=runs, events=xids)))
     assert counted(watched, "xids", 2) == counted(watched, "losses", 2) == (0, 1, 4)
     assert counted(imported, "xids", 2)[:2] == counted(imported, "losses", 2)[:2] == (None, None)
     assert counted(imported, "xids", 1) == (1, 1, 1), "an imported file told of it"

@@ -23,8 +23,8 @@ def trace(kind: str, seed: int) -> np.ndarray:
     rng, i = np.random.default_rng(seed), np.arange(READINGS)
     noise = rng.normal(0, 0.01, READINGS)
     level: dict[str, Any] = {"full": 0.98, "middle": 0.65, "light": 0.3}
-    found: np.ndarray = noise + level.get(kind, np.where(i % 20 < 10, 1.15, 0.55))
-    return found
+    watts: np.ndarray = noise + level.get(kind, np.where(i % 20 < 10, 1.15, 0.55))
+    return watts
 
 
 def store_of(path: Path, kinds: dict[str, str], *, limit: float | None = LIMIT, quality: str | None = None) -> Store:
@@ -75,11 +75,13 @@ def test_workloads_of_one_shape_are_one_class(tmp_path: Path) -> None:
 
 
 def test_the_nearest_class_of_a_new_workload(tmp_path: Path) -> None:
-    profiles = {one.workload: one for one in power_profiles(store_of(tmp_path / "s", KINDS | {"new": "spiky"}))}
-    found = nearest(profiles["new"], list(profiles.values()))
-    assert {one.workload for one, _ in found[:2]} == {"c-spiky", "d-spiky"}
-    assert [distance for _, distance in found] == sorted(distance for _, distance in found)
-    assert found[1][1] < 0.2 < found[2][1]
+    profiles = {
+        profile.workload: profile for profile in power_profiles(store_of(tmp_path / "s", KINDS | {"new": "spiky"}))
+    }
+    neighbours = nearest(profiles["new"], list(profiles.values()))
+    assert {profile.workload for profile, _ in neighbours[:2]} == {"c-spiky", "d-spiky"}
+    assert [distance for _, distance in neighbours] == sorted(distance for _, distance in neighbours)
+    assert neighbours[1][1] < 0.2 < neighbours[2][1]
     light = Profile("c", "x", 1, 1, 50, None, 0.3, 0.4, None, None)
     assert nearest(light, list(profiles.values())) == []
     assert light.use is None

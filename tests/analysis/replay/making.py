@@ -59,21 +59,21 @@ def choice(policy: str, world: World, held: Sequence[int], gpus: int, workload: 
         chooser.cluster.take(-1, tuple(held))
     if gpus > chooser.cluster.free_count:
         return None
-    placed = chooser.place(Request(0, "j", 0.0, gpus, workload))
-    return None if placed is None else sorted(placed)
+    gpus_of_job = chooser.place(Request(0, "j", 0.0, gpus, workload))
+    return None if gpus_of_job is None else sorted(gpus_of_job)
 
 
 def finishes(outcome: Outcome) -> dict[str, float]:
-    return {one.name: at for one, at in zip(outcome.jobs, outcome.finish_s.tolist(), strict=True)}
+    return {job_of_row.name: at for job_of_row, at in zip(outcome.jobs, outcome.finish_s.tolist(), strict=True)}
 
 
 def first_gpus(outcome: Outcome) -> dict[str, tuple[int, ...]]:
     """What each job held first; of a recorded replay."""
     assert outcome.spans is not None
-    found: dict[str, tuple[int, ...]] = {}
+    gpus_by_name: dict[str, tuple[int, ...]] = {}
     for span in sorted(outcome.spans, key=lambda span: span.began_s):
-        found.setdefault(outcome.jobs[span.job].name, span.gpus)
-    return found
+        gpus_by_name.setdefault(outcome.jobs[span.job].name, span.gpus)
+    return gpus_by_name
 
 
 def sound(outcome: Outcome, world: World, *, shared: bool = False) -> None:
@@ -107,13 +107,13 @@ def sound(outcome: Outcome, world: World, *, shared: bool = False) -> None:
 
 def _joined(times: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """The same times, those that overlap as one."""
-    found: list[tuple[float, float]] = []
+    intervals: list[tuple[float, float]] = []
     for begin, end in sorted(times):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if intervals and begin <= intervals[-1][1]:
+            intervals[-1] = (intervals[-1][0], max(intervals[-1][1], end))
         else:
-            found.append((begin, end))
-    return found
+            intervals.append((begin, end))
+    return intervals
 
 
 def work_done(outcome: Outcome, world: World) -> list[float]:
@@ -123,8 +123,8 @@ def work_done(outcome: Outcome, world: World) -> list[float]:
     for span in outcome.spans:
         if span.job >= len(outcome.jobs):
             continue
-        one = outcome.jobs[span.job]
-        slowest = max(world.rates.scores[one.workload][list(span.gpus)]) if one.workload else 1.0
+        job_of_span = outcome.jobs[span.job]
+        slowest = max(world.rates.scores[job_of_span.workload][list(span.gpus)]) if job_of_span.workload else 1.0
         spans = len({int(world.fleet.node[gpu]) for gpu in span.gpus}) > 1
         done[span.job] += (span.ended_s - span.began_s) / (slowest * (world.rates.locality if spans else 1.0))
     return done

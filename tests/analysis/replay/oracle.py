@@ -46,8 +46,8 @@ class OracleJob:
         return CLASS.get(self.model, "A")
 
     def order(self, scheduler: str) -> tuple[bool, float]:
-        left = TAU[self.model] * self.iterations - self.attained
-        return not self.first, {"fifo": self.submit, "las": self.attained, "srtf": left}[scheduler]
+        remaining_s = TAU[self.model] * self.iterations - self.attained
+        return not self.first, {"fifo": self.submit, "las": self.attained, "srtf": remaining_s}[scheduler]
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Oracle:
 
     def run(self) -> list[float]:
         """Job completion times of the trace's jobs, in the trace's order."""
-        wanted = len(self.rows)
+        job_count = len(self.rows)
         t = 0.0
         while True:
             for job in self.jobs:
@@ -95,7 +95,7 @@ class Oracle:
                     self.held += self.round_s * job.gpus
                     if job.done >= job.iterations:
                         job.finish, job.on = t, ()
-            if len(self.jobs) >= wanted and all(job.finish is not None for job in self.jobs[:wanted]):
+            if len(self.jobs) >= job_count and all(job.finish is not None for job in self.jobs[:job_count]):
                 break
             while self.next_submit <= t:
                 self._admit()
@@ -107,7 +107,7 @@ class Oracle:
                 job.first |= job.waited >= self.patience_s
             t += self.round_s
         self.end = t
-        return [float(job.finish or 0) - job.submit for job in self.jobs[:wanted]]
+        return [float(job.finish or 0) - job.submit for job in self.jobs[:job_count]]
 
     def _admit(self) -> None:
         k = len(self.jobs)
@@ -119,8 +119,8 @@ class Oracle:
             self.next_submit += math.ceil(-math.log(1 - self.gaps.random()) / 2 * 3600)
 
     def _free(self) -> list[int]:
-        taken = {g for job in self.jobs for g in job.on}
-        return [g for g in range(self.gpus) if g not in taken and g not in self.without]
+        held_gpus = {g for job in self.jobs for g in job.on}
+        return [g for g in range(self.gpus) if g not in held_gpus and g not in self.without]
 
     def _place(self, queue: list[OracleJob]) -> None:
         queue.sort(key=lambda job: job.order(self.scheduler))
@@ -169,13 +169,13 @@ class Oracle:
             return tuple(min(enough, key=len)[:n])
         if sum(map(len, nodes)) < n:
             return ()
-        taken: list[int] = []
-        while len(taken) < n:
+        held_gpus: list[int] = []
+        while len(held_gpus) < n:
             most = max(nodes, key=len)
-            part = most[: n - len(taken)]
-            taken += part
+            part = most[: n - len(held_gpus)]
+            held_gpus += part
             del most[: len(part)]
-        return tuple(taken)
+        return tuple(held_gpus)
 
     def _random(self, job: OracleJob) -> tuple[int, ...]:
         free = self._free()
@@ -187,8 +187,8 @@ class Oracle:
         sf = self.sf[job.group]
 
         def key(g: int) -> tuple[float, int]:
-            alike = sum(1 for other in candidates if other // 4 == g // 4 and sf[other] == sf[g])
-            return sf[g], abs(alike - job.gpus)
+            equals = sum(1 for candidate in candidates if candidate // 4 == g // 4 and sf[candidate] == sf[g])
+            return sf[g], abs(equals - job.gpus)
 
         return tuple(sorted(candidates, key=key)[: job.gpus])
 

@@ -94,10 +94,10 @@ class Plain:
             while True:
                 ends = min([task.ends() for task in self.here if task.on], default=None)
                 times = [ends] + [Fraction(row[0]) for row in changes[:1]] + [task.submit for task in coming[:1]]
-                known = [time for time in times if time is not None and time <= until]
-                if not known:
+                ahead = [time for time in times if time is not None and time <= until]
+                if not ahead:
                     break
-                self.now = min(known)
+                self.now = min(ahead)
                 for task in self.here:
                     task.bring_to(self.now)
                 if ends == self.now:
@@ -166,7 +166,7 @@ class Plain:
                     self._backfill(places, waiting)
                 break
             for task in list(stopped):
-                if free + sum(other.gpus for other in stopped if other is not task) >= head.gpus:
+                if free + sum(task_stopped.gpus for task_stopped in stopped if task_stopped is not task) >= head.gpus:
                     stopped.remove(task)
                     self.spared += 1
             for task in stopped:
@@ -247,10 +247,10 @@ class Plain:
             task.stays_until = task.pays_until + cost
 
     def _free(self, places: dict[int, tuple[int, ...]], task: Task) -> list[int]:
-        taken = {gpu for gpus in places.values() for gpu in gpus}
+        held_gpus = {gpu for gpus in places.values() for gpu in gpus}
         shut = self.away | task.off
-        every = range(self.nodes * self.per_node)
-        return [gpu for gpu in every if gpu not in taken and gpu // self.per_node not in shut]
+        all_gpus = range(self.nodes * self.per_node)
+        return [gpu for gpu in all_gpus if gpu not in held_gpus and gpu // self.per_node not in shut]
 
     def _pack(self, places: dict[int, tuple[int, ...]], task: Task) -> tuple[int, ...]:
         free = self._free(places, task)

@@ -68,11 +68,11 @@ def test_it_is_the_advice_that_whorl_advise_gives(store: str, found: Scores) -> 
     names = np.array(world.fleet.node_names)
     tiers: dict[str, int] = {}
     for workload in ("gemm", "stream"):
-        said = {gpus: advise(store, workload, gpus=gpus, no_scheduler=True) for gpus in (1, 14, 15)}
-        assert [len(one.exclude) for one in said.values()] == [1, 1, 0]  # without it, 28 GPUs are left
-        for gpus, one in said.items():
-            assert sorted(names[world.beliefs.advised.barred(workload, gpus)]) == sorted(one.exclude)
-        for node, tier in said[1].tiers.items():
+        advices = {gpus: advise(store, workload, gpus=gpus, no_scheduler=True) for gpus in (1, 14, 15)}
+        assert [len(advice.exclude) for advice in advices.values()] == [1, 1, 0]  # without it, 28 GPUs are left
+        for gpus, advice in advices.items():
+            assert sorted(names[world.beliefs.advised.barred(workload, gpus)]) == sorted(advice.exclude)
+        for node, tier in advices[1].tiers.items():
             tiers[node] = max(tiers.get(node, 0), {HARD: 2, SOFT: 1}[tier])
     assert tiers == {"n01": 2, "n02": 2, "n04": 2, "n05": 1}
     assert (
@@ -85,7 +85,7 @@ def test_it_is_the_advice_that_whorl_advise_gives(store: str, found: Scores) -> 
 
 def test_a_job_is_kept_off_what_is_slow_for_it(found: Scores) -> None:
     world = MeasuredFleets(found, ["gemm", "stream"]).draw(1)
-    jobs = trace(*(job(str(n), *one) for n, one in enumerate(busy(4))))
+    jobs = trace(*(job(str(n), *fields) for n, fields in enumerate(busy(4))))
     outcome = replay(jobs, world, "advice-exclude", options=RECORD)
     sound(outcome, world)
     everywhere = set(world.fleet.node_names)
@@ -113,7 +113,9 @@ def test_nodes_of_more_weight_come_later(found: Scores) -> None:
 def test_the_advice_gains_where_a_gpu_is_slow_and_nothing_where_none_is(found: Scores, tmp_path: Path) -> None:
     jobs = trace(*(job(str(n), 150.0 * n, 1 + n % 4, 900, "gemm") for n in range(60)))
     fleets = (MeasuredFleets(found, ["gemm"]).draw(seed) for seed in range(100))
-    world = next(one for one in fleets if one.fleet.node_names[0] == "n02")  # packed takes the first node that fits
+    world = next(
+        fleet for fleet in fleets if fleet.fleet.node_names[0] == "n02"
+    )  # packed takes the first node that fits
     packed, *advised = (
         replay(jobs, world, name).jct_s.mean() for name in ("packed", "advice-exclude", "advice-weights")
     )
@@ -121,8 +123,8 @@ def test_the_advice_gains_where_a_gpu_is_slow_and_nothing_where_none_is(found: S
     noise = fleet_store(tmp_path, {"gemm": np.ones(len(NAMES))}, noise=0.05)
     level = MeasuredFleets(scores(Store.open(noise)), ["gemm"]).draw(0)
     for name in ("advice-exclude", "advice-weights"):
-        for alike in (level, world.flat(), World.regular(NODES, GPUS_PER_NODE, {"gemm": [1.0] * len(NAMES)})):
-            assert replay(jobs, alike, name).finish_s.tolist() == replay(jobs, alike).finish_s.tolist()
+        for even_world in (level, world.flat(), World.regular(NODES, GPUS_PER_NODE, {"gemm": [1.0] * len(NAMES)})):
+            assert replay(jobs, even_world, name).finish_s.tolist() == replay(jobs, even_world).finish_s.tolist()
 
 
 def test_a_drawn_fleet_is_advised_by_its_own_nodes(found: Scores) -> None:
@@ -174,7 +176,7 @@ def plain_pack(free: Sequence[Sequence[int]], weight: Sequence[int], wanted: int
 def test_placing_is_as_it_is_said(nodes: list[tuple[int, int]], wanted: int, seed: int) -> None:
     draw = random.Random(seed)
     node = [number for number, (size, _) in enumerate(nodes) for _ in range(size)]
-    weight = [one for _, one in nodes]
+    weight = [node_weight for _, node_weight in nodes]
     names = tuple(f"n{n}" for n in range(len(nodes)))
     gpus = tuple(map(str, range(len(node))))
     rates = Rates(Fleet(np.array(node, dtype=np.int32), names, gpus), {"A": np.ones(len(node))})
@@ -182,8 +184,8 @@ def test_placing_is_as_it_is_said(nodes: list[tuple[int, int]], wanted: int, see
     held = [gpu for gpu in range(len(node)) if draw.random() < 0.4]
     free = [[gpu for gpu in range(len(node)) if node[gpu] == n and gpu not in held] for n in range(len(nodes))]
     assert choice("advice-weights", world, held, wanted) == plain_pack(free, weight, wanted)
-    left = [[] if weight[n] > 1 else free[n] for n in range(len(nodes))]
-    assert choice("advice-exclude", world, held, wanted) == plain_pack(left, [0] * len(nodes), wanted)
+    usable = [[] if weight[n] > 1 else free[n] for n in range(len(nodes))]
+    assert choice("advice-exclude", world, held, wanted) == plain_pack(usable, [0] * len(nodes), wanted)
 
 
 def kept_off(excluded: Mapping[str, set[int]], nodes: int, size: int, scores: Mapping[str, Sequence[float]]) -> World:
@@ -218,7 +220,7 @@ def test_nobody_is_stopped_on_nodes_that_do_not_help() -> None:
 def test_a_node_that_is_down_is_neither_given_nor_waited_for(found: Scores) -> None:
     world = MeasuredFleets(found, ["gemm", "stream"]).draw(1)
     down = tuple(Failure(node, 0, 10_000) for node in range(4))
-    jobs = trace(*(job(str(n), *one) for n, one in enumerate(busy(5, 30))))
+    jobs = trace(*(job(str(n), *fields) for n, fields in enumerate(busy(5, 30))))
     for name in ("advice-exclude", "advice-weights"):
         outcome = replay(jobs, world, name, options=Options(record=True, failures=down))
         sound(outcome, world)

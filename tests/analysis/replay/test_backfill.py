@@ -20,15 +20,15 @@ EASY = Options(backfill="easy", record=True)
 def starts(jobs: Trace, gpus: int, options: Options = EASY) -> dict[str, float]:
     outcome = replay(jobs, flat(1, gpus), options=options)
     sound(outcome, flat(1, gpus))
-    return {one.name: at for one, at in zip(outcome.jobs, outcome.start_s.tolist(), strict=True)}
+    return {job_of_row.name: at for job_of_row, at in zip(outcome.jobs, outcome.start_s.tolist(), strict=True)}
 
 
 def test_a_job_without_end_is_planned_for() -> None:
     endless = float("inf")
     jobs = trace(job("runs", 0, 3, 100, limit_s=endless), job("first", 1, 4, 10), job("b", 2, 1, 5, limit_s=endless))
     assert starts(jobs, 4) == {"runs": 0, "b": 2, "first": 100}
-    many = trace(*(job(str(i), 0, 1, 10.0 + i, limit_s=endless) for i in range(600)), job("wide", 1, 600, 1))
-    assert starts(many, 600)["wide"] == 609
+    crowd = trace(*(job(str(i), 0, 1, 10.0 + i, limit_s=endless) for i in range(600)), job("wide", 1, 600, 1))
+    assert starts(crowd, 600)["wide"] == 609
 
 
 @pytest.mark.parametrize(("policy", "scheduler"), [("pal", "fifo"), ("packed", "srtf"), ("random-nonsticky", "fifo")])
@@ -52,14 +52,14 @@ def test_planned_ends_are_a_sorted_list(seed: int, many: int) -> None:
             planned.add(entry[0], number, tuple(range(entry[2])))
         if number % 7:
             continue
-        lacking = draw.randint(1, 1 + sum(one[2] for one in plain))
+        lacking = draw.randint(1, 1 + sum(planned[2] for planned in plain))
         end, returned, total = float("inf"), 0, 0
         for one in sorted(plain):
             total += one[2]
             if total >= lacking:
                 end = one[0]
                 break
-        returned = sum(one[2] for one in plain if one[0] <= end)
+        returned = sum(planned[2] for planned in plain if planned[0] <= end)
         assert planned.reservation(lacking, len) == (end, returned)
 
 

@@ -105,10 +105,10 @@ def test_what_interruptions_cost() -> None:
 
 @st.composite
 def traces(draw: st.DrawFn, widest: int = 8) -> Trace:
-    many = draw(st.integers(1, 25))
+    job_count = draw(st.integers(1, 25))
     at = 0.0
     jobs = []
-    for number in range(many):
+    for number in range(job_count):
         at += draw(st.sampled_from([0.0, 0.0, 1.0, 13.0, 100.0]))
         gpus = draw(st.integers(1, widest))
         ideal = draw(st.floats(1, 500))
@@ -142,15 +142,15 @@ def test_any_replay_is_sound(
     outcome = replay(jobs, world, policy, scheduler, options=options, seed=seed)
     sound(outcome, world)
     done = work_done(outcome, world)
-    for one, work, limited in zip(jobs.jobs, done, outcome.limit_hit.tolist(), strict=True):
+    for job_of_row, work, limited in zip(jobs.jobs, done, outcome.limit_hit.tolist(), strict=True):
         if limited:
-            assert one.limit_s is not None
-            assert work < one.ideal_s + 50 / 0.9
+            assert job_of_row.limit_s is not None
+            assert work < job_of_row.ideal_s + 50 / 0.9
         elif quantised:
-            assert work >= one.ideal_s * (1 - 1e-9)
-            assert work < one.ideal_s + 50 / 0.9  # no more than one round
+            assert work >= job_of_row.ideal_s * (1 - 1e-9)
+            assert work < job_of_row.ideal_s + 50 / 0.9  # no more than one round
         else:
-            assert work == pytest.approx(one.ideal_s)
+            assert work == pytest.approx(job_of_row.ideal_s)
     assert outcome.end_s == outcome.finish_s.max()
     if scheduler == "fifo":
         assert (np.diff(outcome.start_s) >= 0).all()

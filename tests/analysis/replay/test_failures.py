@@ -48,9 +48,9 @@ def test_failures_that_cannot_be(failures: tuple[Failure, ...], sentence: str) -
 
 
 def test_drawn_failures_have_their_means() -> None:
-    found = drawn_failures(200, 1e7, mtbf_h=100, repair_h=4, random=np.random.default_rng(3))
+    failures = drawn_failures(200, 1e7, mtbf_h=100, repair_h=4, random=np.random.default_rng(3))
     expected = 200 * 1e7 / (104 * 3600)
-    assert abs(len(found) - expected) < 4 * math.sqrt(expected)
-    assert np.mean([one.up_s - one.down_s for one in found]) == pytest.approx(4 * 3600, rel=0.05)
-    replay(LONG, flat(200, 1), options=Options(failures=found))  # none overlap
-    assert found == drawn_failures(200, 1e7, mtbf_h=100, repair_h=4, random=np.random.default_rng(3))
+    assert abs(len(failures) - expected) < 4 * math.sqrt(expected)
+    assert np.mean([failure.up_s - failure.down_s for failure in failures]) == pytest.approx(4 * 3600, rel=0.05)
+    replay(LONG, flat(200, 1), options=Options(failures=failures))  # none overlap
+    assert failures == drawn_failures(200, 1e7, mtbf_h=100, repair_h=4, random=np.random.default_rng(3))

@@ -77,7 +77,7 @@ def test_a_gain_is_paired_by_seed() -> None:
     results = [
         result(name, seed, scale * 10.0**seed) for seed in (1, 2, 3) for name, scale in (("packed", 1), ("pal", 0.9))
     ]
-    (gain,) = (one for one in gains(results, ["packed"], ["avg_jct_s"]) if one.policy == "pal")
+    (gain,) = (gain_row for gain_row in gains(results, ["packed"], ["avg_jct_s"]) if gain_row.policy == "pal")
     assert (gain.n, gain.against, gain.measurable) == (3, "packed", True)
     assert gain.mean_pct == pytest.approx(10.0)
     assert gain.lower_pct == pytest.approx(10.0)
@@ -101,8 +101,8 @@ def test_rounding_errors_are_no_gain() -> None:
     """Seeds that all differ by the same last bits leave an interval without 0, and nobody would see a gain."""
     for least, measurable in ((1 - 1e-12, False), (0.9996, False), (0.999, True), (1.001, True)):
         results = [result(name, s, jct) for s in (0, 1, 2) for name, jct in (("packed", 100.0), ("pal", 100 * least))]
-        found = {gain.policy: gain for gain in gains(results, ["packed"], ["avg_jct_s"])}
-        assert found["pal"].measurable is measurable, least
+        by_policy = {gain.policy: gain for gain in gains(results, ["packed"], ["avg_jct_s"])}
+        assert by_policy["pal"].measurable is measurable, least
 
 
 def test_one_seed_has_no_interval_and_proves_nothing() -> None:
@@ -131,8 +131,11 @@ def test_the_interval_foretold_holds_one_more_value_as_often_as_it_says(n: int, 
 
 def test_schedulers_are_compared_each_for_itself() -> None:
     results = [result(name, 0, jct, s) for s, jct in (("fifo", 1.0), ("srtf", 2.0)) for name in ("packed", "pal")]
-    found = gains(results, ["packed", "drain-outliers"], ["avg_jct_s"])
-    assert [(gain.scheduler, gain.policy, gain.mean_pct) for gain in found] == [("fifo", "pal", 0), ("srtf", "pal", 0)]
+    gain_rows = gains(results, ["packed", "drain-outliers"], ["avg_jct_s"])
+    assert [(gain.scheduler, gain.policy, gain.mean_pct) for gain in gain_rows] == [
+        ("fifo", "pal", 0),
+        ("srtf", "pal", 0),
+    ]
 
 
 def found(own: tuple[float, float], control: tuple[float, float] | None) -> PolicyFinding:
@@ -157,10 +160,10 @@ def test_better_is_better_than_every_baseline_and_than_itself_without_scores() -
 
 def test_what_cannot_be_compared_is_not_better() -> None:
     rows = (("packed", False, 100.0, 102.0), ("drain-outliers", False, 120.0, 121.0), ("pal", False, 80.0, 81.6))
-    lost = next(one for one in findings(results(*rows), BASELINES, ["pal"]) if one.policy == "pal")
+    lost = next(finding for finding in findings(results(*rows), BASELINES, ["pal"]) if finding.policy == "pal")
     assert lost.finding == "n/a"
-    single = [one for one in results(*rows) if one.case.seed == 0]
-    alone = next(one for one in findings(single, BASELINES, []) if one.policy == "pal")
+    single = [result for result in results(*rows) if result.case.seed == 0]
+    alone = next(finding for finding in findings(single, BASELINES, []) if finding.policy == "pal")
     assert alone.finding == "one seed is not evidence"
     assert alone.gains[0].lower_pct is None
 
@@ -169,18 +172,18 @@ def test_several_traces_are_averaged_seed_by_seed() -> None:
     """One trace gains where the other loses, in every seed: over both there is nothing to find."""
     rows = [*results(("packed", False, 100.0, 100.0), ("random", False, 50.0, 50.0), traces=2)]
     rows = [
-        replace(one, metrics=replace(one.metrics, avg_jct_s=200.0))
-        if (one.case.policy, one.case.trace) == ("random", 1)
-        else one
-        for one in rows
+        replace(row, metrics=replace(row.metrics, avg_jct_s=200.0))
+        if (row.case.policy, row.case.trace) == ("random", 1)
+        else row
+        for row in rows
     ]
-    by_trace = {one.trace: one for one in findings(rows, ("packed",), []) if one.policy == "random"}
-    assert {name: one.gains[0].mean_pct for name, one in by_trace.items()} == pytest.approx(
+    by_trace = {finding.trace: finding for finding in findings(rows, ("packed",), []) if finding.policy == "random"}
+    assert {name: finding_of_trace.gains[0].mean_pct for name, finding_of_trace in by_trace.items()} == pytest.approx(
         {"t": 50, "u": -100, ALL: 0}
     )
     assert by_trace["u"].finding == "worse"
     assert by_trace[ALL].finding == "no measurable gain"
-    assert {one.trace for one in findings(results(("packed", False, 1.0, 1.0)), (), [])} == {"t"}
+    assert {finding.trace for finding in findings(results(("packed", False, 1.0, 1.0)), (), [])} == {"t"}
 
 
 class Recording(General):
@@ -196,14 +199,16 @@ class Recording(General):
 def test_every_seed_but_the_first_has_other_jobs_and_controls_have_the_same() -> None:
     study = Recording(TRACES, Lottery(), Options())
     ReplaySetting(study, ["packed", "pal-sticky"], [], ["fifo"], ("packed",), 7).answer(seeds=2)
-    wanted = [case for case in study.ran if case.resampled or case.flat]
-    assert {(case.seed, case.resampled) for case in wanted} == {(7, False), (8, True)}
-    assert {case.policy for case in wanted if case.flat} == {"pal-sticky"}
-    assert {case.policy for case in wanted if case.resampled and not case.flat} == {"packed", "pal-sticky"}
+    checks = [case for case in study.ran if case.resampled or case.flat]
+    assert {(case.seed, case.resampled) for case in checks} == {(7, False), (8, True)}
+    assert {case.policy for case in checks if case.flat} == {"pal-sticky"}
+    assert {case.policy for case in checks if case.resampled and not case.flat} == {"packed", "pal-sticky"}
     plain = General(TRACES[:1], Lottery(), Options())
-    own = plain.run(Case(0, "packed", "fifo", 8, resampled=True))
-    assert plain.run(Case(0, "packed", "fifo", 8, resampled=True, flat=True)).jct_s.tolist() == own.jct_s.tolist()
-    assert own.jct_s.tolist() != plain.run(Case(0, "packed", "fifo", 8)).jct_s.tolist()
+    case_alone = plain.run(Case(0, "packed", "fifo", 8, resampled=True))
+    assert (
+        plain.run(Case(0, "packed", "fifo", 8, resampled=True, flat=True)).jct_s.tolist() == case_alone.jct_s.tolist()
+    )
+    assert case_alone.jct_s.tolist() != plain.run(Case(0, "packed", "fifo", 8)).jct_s.tolist()
     assert plain.informed([8])
     assert not General(TRACES[:1], EqualFleets(4, 2), Options()).informed([8])
 
@@ -228,8 +233,10 @@ def test_policies_that_are_said_to_look_at_no_scores_look_at_none() -> None:
         scores[5] = 9.0
         world = advised_by(World.regular(6, 4, {"w": scores}), FirstIsSlow())
         for policy in POLICIES:
-            known, flat = (replay(TRACES[0], one, policy).finish_s.tolist() for one in (world, world.flat()))
-            if known != flat:
+            informed, flat = (
+                replay(TRACES[0], either_world, policy).finish_s.tolist() for either_world in (world, world.flat())
+            )
+            if informed != flat:
                 changed.add(policy.name)
     assert changed == {policy.name for policy in POLICIES} - blind - {"clocks"}  # which change energy, and no time
 
@@ -268,7 +275,7 @@ def test_a_resampled_trace_is_made_of_neighbouring_jobs(n: int) -> None:
 def test_resampled_traces_are_as_much_work_in_the_mean() -> None:
     trace = TRACES[0]
     rng = np.random.default_rng(1)
-    many = [sum(job.gpus * job.ideal_s for job in resampled(trace, rng).jobs) for _ in range(400)]
-    assert np.mean(many) == pytest.approx(sum(job.gpus * job.ideal_s for job in trace.jobs), rel=0.03)
-    assert np.std(many) > 0
+    gpu_times = [sum(job.gpus * job.ideal_s for job in resampled(trace, rng).jobs) for _ in range(400)]
+    assert np.mean(gpu_times) == pytest.approx(sum(job.gpus * job.ideal_s for job in trace.jobs), rel=0.03)
+    assert np.std(gpu_times) > 0
     assert without_scores("pal") == "pal without scores"

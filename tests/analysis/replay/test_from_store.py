@@ -82,12 +82,12 @@ def test_a_named_node_is_the_one_that_fails_in_every_seed(store: str, tmp_path: 
 
 def test_seeds_differ_in_what_jobs_run_at_and_not_in_what_is_believed(store: str) -> None:
     source = of(store, "gemm")
-    one, again, other = source.draw(1), source.draw(1), source.draw(2)
-    assert np.array_equal(one.rates.scores["gemm"], again.rates.scores["gemm"])
-    assert one.fleet.gpu_names != other.fleet.gpu_names
-    mine, theirs = (np.argsort(world.fleet.gpu_names) for world in (one, other))
-    assert not np.array_equal(one.rates.scores["gemm"][mine], other.rates.scores["gemm"][theirs])
-    assert np.array_equal(one.beliefs.rates.scores["gemm"][mine], other.beliefs.rates.scores["gemm"][theirs])
+    world_1, again, world_2 = source.draw(1), source.draw(1), source.draw(2)
+    assert np.array_equal(world_1.rates.scores["gemm"], again.rates.scores["gemm"])
+    assert world_1.fleet.gpu_names != world_2.fleet.gpu_names
+    order_1, order_2 = (np.argsort(world.fleet.gpu_names) for world in (world_1, world_2))
+    assert not np.array_equal(world_1.rates.scores["gemm"][order_1], world_2.rates.scores["gemm"][order_2])
+    assert np.array_equal(world_1.beliefs.rates.scores["gemm"][order_1], world_2.beliefs.rates.scores["gemm"][order_2])
 
 
 @pytest.mark.long
@@ -103,8 +103,10 @@ def test_a_gpu_is_drawn_with_all_its_scores(store: str) -> None:
     """12 nodes of 6 from 8 nodes of 4: GPU by GPU, some twice; both scores are always of one measured GPU."""
     world = of(store, "gemm", "stream", nodes=12, gpus_per_node=6).draw(3)
     assert (len(world.fleet), len(world.fleet.node_names)) == (72, 12)
-    own = of(store, "gemm", "stream").draw(0)
-    pairs = set(zip(own.beliefs.rates.scores["gemm"], own.beliefs.rates.scores["stream"], strict=True))
+    measured_world = of(store, "gemm", "stream").draw(0)
+    pairs = set(
+        zip(measured_world.beliefs.rates.scores["gemm"], measured_world.beliefs.rates.scores["stream"], strict=True)
+    )
     drawn = list(zip(world.beliefs.rates.scores["gemm"], world.beliefs.rates.scores["stream"], strict=True))
     assert set(drawn) == pairs
     assert max(drawn.count(pair) for pair in pairs) == 3
@@ -114,18 +116,18 @@ def test_a_gpu_is_drawn_with_all_its_scores(store: str) -> None:
 @pytest.mark.long
 def test_whole_nodes_are_drawn_where_their_size_is_asked_for(store: str) -> None:
     source = of(store, "gemm", nodes=5, gpus_per_node=GPUS_PER_NODE)
-    own = of(store, "gemm").draw(0).beliefs.rates.scores["gemm"].reshape(NODES, GPUS_PER_NODE)
-    known = {tuple(row) for row in own}
-    seen = set()
+    measured_scores = of(store, "gemm").draw(0).beliefs.rates.scores["gemm"].reshape(NODES, GPUS_PER_NODE)
+    measured_nodes = {tuple(row) for row in measured_scores}
+    drawn_nodes = set()
     for seed in range(6):
         rows = [tuple(row) for row in source.draw(seed).beliefs.rates.scores["gemm"].reshape(5, GPUS_PER_NODE)]
         assert len(set(rows)) == 5
-        assert set(rows) <= known
-        seen.add(tuple(rows))
-    assert len(seen) > 1
+        assert set(rows) <= measured_nodes
+        drawn_nodes.add(tuple(rows))
+    assert len(drawn_nodes) > 1
     assert any(note.endswith("5 nodes are drawn from 8 measured ones, again for each seed") for note in source.notes)
-    more = of(store, "gemm", nodes=NODES + 1, gpus_per_node=GPUS_PER_NODE)
-    assert any(note.endswith("again for each seed, some more than once") for note in more.notes)
+    larger = of(store, "gemm", nodes=NODES + 1, gpus_per_node=GPUS_PER_NODE)
+    assert any(note.endswith("again for each seed, some more than once") for note in larger.notes)
 
 
 @pytest.mark.long
@@ -134,9 +136,9 @@ def test_gpus_not_measured_in_a_workload_have_its_median_and_are_counted(tmp_pat
     store = fleet_store(tmp_path, {"gemm": spread(1), "stream": spread(2)[:20]}, gpus=gpus)
     source = of(store, "gemm", "stream")
     world = source.draw(0)
-    known = np.array([NAMES.index(name) < 20 for name in world.fleet.gpu_names])
-    assert world.rates.scores["stream"][~known].tolist() == [1.0] * 12
-    assert (world.rates.scores["stream"][known] != 1.0).all()
+    is_early = np.array([NAMES.index(name) < 20 for name in world.fleet.gpu_names])
+    assert world.rates.scores["stream"][~is_early].tolist() == [1.0] * 12
+    assert (world.rates.scores["stream"][is_early] != 1.0).all()
     assert any(note.startswith("12 of 32 GPUs were not measured in stream") for note in source.notes)
     # In another shape, GPUs measured in both are enough to draw from.
     drawn = of(store, "gemm", "stream", nodes=3, gpus_per_node=5).draw(0)

@@ -164,14 +164,14 @@ def test_the_class_that_varies_most_chooses_first() -> None:
 def test_random_draws_by_its_seed_and_non_sticky_in_every_round() -> None:
     jobs = trace(job("a", 0, 2, 1000))
     world = flat(8, 4)
-    kept = replay(jobs, world, "random", options=RECORD, seed=1)
-    assert kept.migrations.sum() == 0
-    assert first_gpus(kept) == {"a": tuple(sorted(random.Random(1).sample(range(32), 2)))}
+    random_outcome = replay(jobs, world, "random", options=RECORD, seed=1)
+    assert random_outcome.migrations.sum() == 0
+    assert first_gpus(random_outcome) == {"a": tuple(sorted(random.Random(1).sample(range(32), 2)))}
     moving = replay(jobs, world, "random-nonsticky", options=Options(round_s=10, record=True), seed=1)
     assert 90 <= moving.migrations.sum() <= 99  # of 99 rounds after the first
-    own = random.Random(1)
-    assert first_gpus(replay(jobs, world, "random", options=RECORD, seed=own)) == first_gpus(kept)
-    assert first_gpus(replay(jobs, world, "random", options=RECORD, seed=own)) != first_gpus(kept)
+    draws = random.Random(1)
+    assert first_gpus(replay(jobs, world, "random", options=RECORD, seed=draws)) == first_gpus(random_outcome)
+    assert first_gpus(replay(jobs, world, "random", options=RECORD, seed=draws)) != first_gpus(random_outcome)
 
 
 # Policies from outside
@@ -231,7 +231,7 @@ def paired(world: World, share: float) -> World:
 
 
 def widely(*jobs: Job) -> Trace:
-    return trace(*(replace(one, widths=(1, one.gpus)) for one in jobs))
+    return trace(*(replace(job_of_trace, widths=(1, job_of_trace.gpus)) for job_of_trace in jobs))
 
 
 def test_an_elastic_policy_changes_gpu_counts_while_jobs_run() -> None:
@@ -307,7 +307,7 @@ def test_a_shared_gpu_is_busy_once() -> None:
 def test_foreign_policies_are_sound(seed: int, by_rounds: bool) -> None:
     draw = random.Random(seed)
     drawn = [Job(str(i), i * draw.choice((0.0, 7.0)) + 1000 * (i > 9), 1, draw.uniform(1, 90)) for i in range(20)]
-    jobs = widely(*sorted(drawn, key=lambda one: one.submit_s))
+    jobs = widely(*sorted(drawn, key=lambda job_of_trace: job_of_trace.submit_s))
     options = Options(round_s=10, rounds=by_rounds, record=True, failures=(Failure(1, 5.0, 40.0),), on_failure="resume")
     for policy, world in ((EqualShares, elastic(flat(2, 3, 1.5))), (TwoToAGpu, flat(2, 3, 1.5))):
         outcome = replay(jobs, world, policy, options=options)

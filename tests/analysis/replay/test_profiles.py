@@ -38,14 +38,14 @@ def three(tmp_path: Path) -> list[Path]:
 
 @needs_longhorn
 def test_a_folder_as_published() -> None:
-    found = profiles([FOLDER])
-    assert found.notes == ()
-    assert {name: times.size for name, times in found.perf.items()} == {"A": 1404, "B": 1096, "C": 1096, "D": 880}
-    assert found.perf["A"][:2].tolist() == [419.4316536, 352.5439696]  # the rows' order, duplicates kept
-    assert (found.perf["B"] == found.perf["C"]).all()
+    profile_set = profiles([FOLDER])
+    assert profile_set.notes == ()
+    assert {name: times.size for name, times in profile_set.perf.items()} == {"A": 1404, "B": 1096, "C": 1096, "D": 880}
+    assert profile_set.perf["A"][:2].tolist() == [419.4316536, 352.5439696]  # the rows' order, duplicates kept
+    assert (profile_set.perf["B"] == profile_set.perf["C"]).all()
     for name, workload in (("A", "resnet50"), ("B", "bert"), ("D", "pagerank")):
-        assert np.median(found.relative()[name]) == pytest.approx(1)
-        assert set(found.perf[name]) == set(raw(workload)["perf"])
+        assert np.median(profile_set.relative()[name]) == pytest.approx(1)
+        assert set(profile_set.perf[name]) == set(raw(workload)["perf"])
 
 
 # Small ones
@@ -57,8 +57,8 @@ def test_which_is_which_is_read_from_the_files(three: list[Path]) -> None:
     b.rename(b.with_name("x.csv"))
     a.rename(b)
     d.rename(a)
-    found = profiles([b, a, b.with_name("x.csv")])
-    assert {name: times[0] for name, times in found.perf.items()} == {"A": 10, "B": 11, "C": 11, "D": 12}
+    profile_set = profiles([b, a, b.with_name("x.csv")])
+    assert {name: times[0] for name, times in profile_set.perf.items()} == {"A": 10, "B": 11, "C": 11, "D": 12}
 
 
 def test_a_file_given_twice_and_a_copy_count_once(three: list[Path], tmp_path: Path) -> None:
@@ -80,10 +80,10 @@ def test_other_files_of_a_folder_are_passed_over(three: list[Path], tmp_path: Pa
 
 
 def test_two_files_of_one_profile(three: list[Path], tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
+    other_folder = tmp_path / "other"
+    other_folder.mkdir()
     with pytest.raises(InputError, match=r"bert.csv and .*other/bert.csv both have bert runs; give only one of them"):
-        profiles([*three, small(other, "bert", 1, 2)])
+        profiles([*three, small(other_folder, "bert", 1, 2)])
 
 
 @pytest.mark.parametrize(

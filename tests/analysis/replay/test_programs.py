@@ -73,8 +73,8 @@ def test_the_plan_is_as_good_as_the_best_of_all_and_fits(seed: int) -> None:
 
 
 def test_a_job_that_weighs_more_runs_sooner() -> None:
-    alike = np.full(2, 10.0)
-    jobs = Candidates(np.ones(2, dtype=np.int32), alike, 0 * alike, 24 * alike / 10, 24 * alike)
+    equal_w = np.full(2, 10.0)
+    jobs = Candidates(np.ones(2, dtype=np.int32), equal_w, 0 * equal_w, 24 * equal_w / 10, 24 * equal_w)
     planned = schedule(Window(1, rounds=4), jobs, np.array([1.0, 5.0]))
     assert planned is not None
     assert planned.tolist() == [[0, 0, 1, 1], [1, 1, 0, 0]]

@@ -53,8 +53,8 @@ MODELS = ("BERT", "DCGAN", "GPT2", "PointNet", "resnet50", "vgg19")
 
 def asking(name: str, gpus: int, submit_s: float, about_s: float, model: str) -> Job:
     """A job of whole iterations of a model."""
-    each = SECONDS_PER_ITERATION[model]
-    return Job(name, submit_s, gpus, (round(about_s / each) + 1.0) * each, class_of(model), model=model)
+    iteration_s = SECONDS_PER_ITERATION[model]
+    return Job(name, submit_s, gpus, (round(about_s / iteration_s) + 1.0) * iteration_s, class_of(model), model=model)
 
 
 def made_up(seed: int, jobs: int) -> tuple[Trace, Profiles]:
@@ -76,10 +76,10 @@ def made_up(seed: int, jobs: int) -> tuple[Trace, Profiles]:
 
 def test_a_seed_is_its_own_draw() -> None:
     trace, perf = made_up(3, 20)
-    one, again, other = (pal_sc24(trace, perf, "random-sticky", seed=seed) for seed in (42, 42, 43))
-    assert one.jct_s.tolist() == again.jct_s.tolist()
-    assert one.jct_s.tolist() != other.jct_s.tolist()
-    assert (one.seed, other.seed) == (42, 43)
+    run_42, again, run_43 = (pal_sc24(trace, perf, "random-sticky", seed=seed) for seed in (42, 42, 43))
+    assert run_42.jct_s.tolist() == again.jct_s.tolist()
+    assert run_42.jct_s.tolist() != run_43.jct_s.tolist()
+    assert (run_42.seed, run_43.seed) == (42, 43)
 
 
 def test_a_job_wider_than_the_cluster() -> None:

@@ -19,15 +19,15 @@ POLICIES = ("fifo", "las", "srtf", "lrtf", "ftf", "shockwave")
 def with_pieces(jobs: int, seed: int) -> Trace:
     """Jobs of one to four GPUs that train with several batch sizes."""
     draw = random.Random(seed)
-    made = []
+    pools = []
     for number in range(jobs):
         pieces = tuple(
             Piece(epochs * draw.uniform(5, 90), epochs, draw.choice((32, 64, 128)))
             for epochs in draw.sample(range(1, 25), draw.randint(1, 3))
         )
         work_s = sum(piece.work_s for piece in pieces)
-        made.append(Job(str(number), number * 50.0, draw.choice((1, 1, 2, 4)), work_s, pieces=pieces))
-    return Trace("made", tuple(made))
+        pools.append(Job(str(number), number * 50.0, draw.choice((1, 1, 2, 4)), work_s, pieces=pieces))
+    return Trace("made", tuple(pools))
 
 
 @pytest.mark.long(short=2)

@@ -45,20 +45,20 @@ def test_the_answer_does_not_depend_on_the_processes(monkeypatch: pytest.MonkeyP
     monkeypatch.syspath_prepend(str(ROOT))  # the processes import Lottery from here
     jobs = tuple(replace(job, workload="w") for job in TRACE.jobs)
     study = General((Trace("t", jobs),), Lottery(), Options(), mtbf_h=0.5, repair_h=0.1)
-    wanted = cases(study, ["packed", "random", "pal-sticky"], ["fifo", "srtf"], [3, 4])
-    wanted = [replace(case, record=case.seed == 3) for case in wanted]
-    alone, _ = run_all(study, wanted)
+    study_cases = cases(study, ["packed", "random", "pal-sticky"], ["fifo", "srtf"], [3, 4])
+    study_cases = [replace(case, record=case.seed == 3) for case in study_cases]
+    alone, _ = run_all(study, study_cases)
     monkeypatch.setattr("whorl.analysis.replay.study._PAYS_S", 0.0)
-    seen: list[tuple[int, int]] = []
-    together, refused = run_all(study, wanted, workers=2, progress=lambda done, of: seen.append((done, of)))
-    assert [one.case for one in together] == wanted
+    steps: list[tuple[int, int]] = []
+    together, refused = run_all(study, study_cases, workers=2, progress=lambda done, total: steps.append((done, total)))
+    assert [result.case for result in together] == study_cases
     assert refused == []
-    for one, other in zip(alone, together, strict=True):
-        assert one.metrics == other.metrics
-        assert np.array_equal(one.jct_s, other.jct_s)
-        assert (one.outcome is not None) == (one.case.seed == 3)
-    assert seen == [(done, 12) for done in range(1, 13)]
-    by_seed = {one.case.seed: one.metrics.avg_jct_s for one in alone if one.case.policy == "packed"}
+    for result, result_beside in zip(alone, together, strict=True):
+        assert result.metrics == result_beside.metrics
+        assert np.array_equal(result.jct_s, result_beside.jct_s)
+        assert (result.outcome is not None) == (result.case.seed == 3)
+    assert steps == [(done, 12) for done in range(1, 13)]
+    by_seed = {result.case.seed: result.metrics.avg_jct_s for result in alone if result.case.policy == "packed"}
     assert by_seed[3] != by_seed[4]
 
 
@@ -144,18 +144,18 @@ def runs(pid: int) -> bool:
 
 def test_policies_of_a_seed_meet_the_same_failures() -> None:
     study = General((TRACE,), EqualFleets(4, 2), Options(), mtbf_h=0.02, repair_h=0.02)
-    one, again, other = (study.run(Case(0, "packed", "fifo", seed)) for seed in (1, 1, 2))
-    assert one.metrics == again.metrics
-    assert one.metrics.restarts > 0
-    assert one.metrics != other.metrics
+    draw_1, again, draw_2 = (study.run(Case(0, "packed", "fifo", seed)) for seed in (1, 1, 2))
+    assert draw_1.metrics == again.metrics
+    assert draw_1.metrics.restarts > 0
+    assert draw_1.metrics != draw_2.metrics
 
 
 def test_a_case_that_cannot_be_replayed_costs_no_other() -> None:
-    wanted = [Case(0, "packed", "fifo", 0), Case(0, "no-such", "fifo", 0), Case(0, "packed", "fifo", 1)]
-    found, refused = run_all(STUDY, wanted)
-    assert [one.case.seed for one in found] == [0, 1]
+    study_cases = [Case(0, "packed", "fifo", 0), Case(0, "no-such", "fifo", 0), Case(0, "packed", "fifo", 1)]
+    results, refused = run_all(STUDY, study_cases)
+    assert [result.case.seed for result in results] == [0, 1]
     ((case, error),) = refused
-    assert case is wanted[1]
+    assert case is study_cases[1]
     assert isinstance(error, InputError)
     assert "no policy is named 'no-such'" in str(error)
 
@@ -164,8 +164,11 @@ def test_failures_are_read_by_the_names_of_nodes(tmp_path: Path) -> None:
     names = World.regular(3, 2).fleet.node_names
     path = tmp_path / "failures.csv"
     path.write_text("node,down_s,up_s\nN2,5,10\n0,7,\n")
-    found = read_failures(path, names)
-    assert [(one.node, one.down_s, one.up_s) for one in found] == [("n2", 5.0, 10.0), ("n0", 7.0, math.inf)]
+    failures = read_failures(path, names)
+    assert [(failure.node, failure.down_s, failure.up_s) for failure in failures] == [
+        ("n2", 5.0, 10.0),
+        ("n0", 7.0, math.inf),
+    ]
     unknown = "no node of the fleet is named 'n9'; there are n0, n1, n2"
     for row, sentence in (
         ("n9,1,2", unknown),
@@ -193,8 +196,8 @@ def test_a_job_that_never_fits_costs_no_other_trace_and_no_other_policy() -> Non
     too_wide = Trace("wide", (Job("vast", 0, 17, 10, "A"),))
     two_too_wide = Trace("nearly", (Job("all", 0, 16, 10, "A"),))
     study = General((too_wide, TRACE, two_too_wide), OneFarOff(), Options(failures=(Failure("n0", 1, math.inf),)))
-    found, refused = run_all(study, cases(study, ["packed", "drain-outliers"], ["fifo"], [0]))
-    assert [(one.trace, one.case.policy) for one in found] == [("t", "packed"), ("t", "drain-outliers")]
+    results, refused = run_all(study, cases(study, ["packed", "drain-outliers"], ["fifo"], [0]))
+    assert [(result.trace, result.case.policy) for result in results] == [("t", "packed"), ("t", "drain-outliers")]
     errors = list(dict.fromkeys(str(error) for _, error in refused))
     for error, fragments in zip(
         errors,
@@ -236,8 +239,8 @@ def test_a_policy_that_answers_what_cannot_be_costs_no_other(
     policy: type[Policy], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whorl.analysis.replay.policies.POLICIES", (*POLICIES, policy))
-    found, refused = run_all(STUDY, cases(STUDY, ["packed", "bad", "pal"], ["fifo"], [0, 1]))
-    assert [one.case.policy for one in found] == ["packed", "pal"] * 2
+    results, refused = run_all(STUDY, cases(STUDY, ["packed", "bad", "pal"], ["fifo"], [0, 1]))
+    assert [result.case.policy for result in results] == ["packed", "pal"] * 2
     for _, error in refused:
         assert str(error).startswith("t: the policy bad ")
         assert sentence in str(error)

@@ -48,9 +48,9 @@ def philly(
     """A job of the log of Philly, with one attempt of a minute where none is given."""
     ran = attempts or (("2017-10-07 01:12:00", "2017-10-07 01:13:00"),)
     detail = [{"ip": "m47", "gpus": [f"gpu{n}" for n in range(gpus)]}]
-    told = [{"start_time": start, "end_time": end, "detail": detail} for start, end in ran]
+    attempt_rows = [{"start_time": start, "end_time": end, "detail": detail} for start, end in ran]
     return {
-        "status": "Pass", "vc": "vc1", "jobid": job, "attempts": told, "submitted_time": submitted,
+        "status": "Pass", "vc": "vc1", "jobid": job, "attempts": attempt_rows, "submitted_time": submitted,
     }  # fmt: skip
 
 
@@ -152,8 +152,8 @@ def test_a_csv_of_another_program_is_the_same_csv(tmp_path: Path) -> None:
     says(trace, "columns not used: room")
     plain = HEAD + "0,1,0,9,m\n"
     for delimiter in ";\t":
-        other = written(tmp_path, plain.replace(",", delimiter))
-        assert read_trace(other).jobs == read_trace(written(tmp_path, plain, "plain.csv")).jobs
+        delimited = written(tmp_path, plain.replace(",", delimiter))
+        assert read_trace(delimited).jobs == read_trace(written(tmp_path, plain, "plain.csv")).jobs
 
 
 def test_a_header_may_stand_in_quotes(tmp_path: Path) -> None:
@@ -367,8 +367,8 @@ def test_durations_of_tiresias_are_seconds_also_of_models_that_pal_counts_in_ite
     rows = ["0,1,0,606,vgg19,164,30", "1,8,30,133,resnet50,147,23", "2,0,53,157,vgg11,127,26", "3,1,79,5,vgg16,0,20"]
     trace = read_trace(written(tmp_path, TIRESIAS_HEAD + "\n".join(rows)))
     assert facts(trace) == [("0", 0, 1, 164, "vgg19"), ("1", 30, 8, 147, "resnet50")]
-    for what in ("had no GPU", "never ran"):
-        assert f"1 job left out: they {what}" in trace.notes
+    for reason in ("had no GPU", "never ran"):
+        assert f"1 job left out: they {reason}" in trace.notes
 
 
 @pytest.mark.parametrize("head", ["", PAI_HEAD])
@@ -511,7 +511,7 @@ def test_the_published_slurm_log_is_read() -> None:
 
 def test_all_attempts_of_a_philly_job_are_one_run_on_the_gpus_of_the_last(tmp_path: Path) -> None:
     ran = ("2017-10-07 01:13:30", "2017-10-07 02:13:30")
-    told = [
+    log_jobs = [
         philly("a", ("2017-10-07 01:12:09", "2017-10-07 01:13:23"), ran, gpus=8),
         philly("b", submitted="2017-10-07 01:11:00"),
         philly("c", (ran[0], None)),
@@ -519,9 +519,9 @@ def test_all_attempts_of_a_philly_job_are_one_run_on_the_gpus_of_the_last(tmp_pa
         philly("e", (None, ran[1]), ran),
         philly("f", ran, (None, ran[1])),
     ]
-    told[3]["attempts"] = []
-    told[5]["attempts"][1]["detail"] = []  # killed while it waited
-    trace = read_trace(written(tmp_path, json.dumps(told, indent=1), "cluster_job_log"))
+    log_jobs[3]["attempts"] = []
+    log_jobs[5]["attempts"][1]["detail"] = []  # killed while it waited
+    trace = read_trace(written(tmp_path, json.dumps(log_jobs, indent=1), "cluster_job_log"))
     assert facts(trace) == [
         ("b", 0, 2, 60, "vc1"),
         ("a", 39, 8, 3674, "vc1"),

@@ -50,8 +50,8 @@ class Noting(Policy):
         self.seen: list[tuple[float, dict[int, tuple[float, tuple[Any, ...], float | None]]]] = []
 
     def decide(self, view: View) -> Decision:
-        seen = {n: (row.epochs_done, row.regimes, row.left_s) for n, row in view.progress.items()}
-        self.seen.append((view.now_s, seen))
+        progress_rows = {n: (row.epochs_done, row.regimes, row.left_s) for n, row in view.progress.items()}
+        self.seen.append((view.now_s, progress_rows))
         free = view.free()
         return Decision({n: Allocation((free.pop(0),)) for n in view.waiting()}, view.now_s + 50)
 
@@ -62,14 +62,14 @@ def test_epochs_and_regimes_are_seen_as_they_are_done() -> None:
     outcome = replay(jobs, scored(1, 1, [1.0]), policy)
     assert finishes(outcome) == {"a": 160}
     assert [now_s for now_s, _ in policy.seen] == [0, 50, 100, 150]
-    rows = [seen[0] for _, seen in policy.seen]
+    rows = [progress_at[0] for _, progress_at in policy.seen]
     assert rows[1] == (5, ((32, 5, 50),), 110)
     assert rows[2] == (10, ((32, 10, 100),), 60)
     assert rows[3] == (12.5, ((32, 10, 100), (64, 2.5, 50)), 10)
     beliefs = Beliefs(flat(1, 1).rates, knowledge="none")
     policy = Noting()
     replay(jobs, replace(flat(1, 1), beliefs=beliefs), policy)
-    assert [seen[0][2] for _, seen in policy.seen] == [None] * 4
+    assert [progress_at[0][2] for _, progress_at in policy.seen] == [None] * 4
 
 
 class Fixed(Policy):
@@ -213,7 +213,7 @@ def test_what_is_known_of_the_work_of_jobs() -> None:
     for knowledge in ("exact", "estimate", "none"):
         beliefs = Beliefs(flat(100, 4).rates, knowledge)
         replay(jobs, replace(flat(100, 4), beliefs=beliefs), Asking)
-    assert works["exact"] == [one.ideal_s for one in jobs.jobs]
+    assert works["exact"] == [job_of_trace.ideal_s for job_of_trace in jobs.jobs]
     errors = np.log(np.array(works["estimate"], dtype=float) / np.array(works["exact"]))
     assert errors.mean() == pytest.approx(0, abs=4 * 0.3 / 20)
     assert errors.std() == pytest.approx(0.3, rel=0.15)
@@ -232,7 +232,7 @@ TRUTHS = (SCORE, WORK_S, PIECE_S, WORK_S - PIECE_S, LATER_S, WATTS, DOWN_S)
 
 def reached(root: object) -> Iterator[float]:
     """Every number that attributes lead to: through __dict__, __slots__, containers, bound methods and closures."""
-    todo, known = [root], {id(root): root}
+    todo, visited = [root], {id(root): root}
     while todo:
         value = todo.pop()
         further: list[object] = []
@@ -253,10 +253,10 @@ def reached(root: object) -> Iterator[float]:
             slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
             further = [*vars(value).values()] if hasattr(value, "__dict__") else []
             further += [getattr(value, name) for name in slots if hasattr(value, name)]
-        for one in further:
-            if id(one) not in known:
-                known[id(one)] = one
-                todo.append(one)
+        for inner in further:
+            if id(inner) not in visited:
+                visited[id(inner)] = inner
+                todo.append(inner)
 
 
 class Spy(Policy):
@@ -344,9 +344,9 @@ def test_work_adds_up_whatever_a_policy_does(seed: int) -> None:
         parts = [
             Piece(draw.uniform(5, 60), draw.randint(1, 4), draw.choice((8, 16))) for _ in range(draw.randint(1, 3))
         ]
-        one = in_pieces(str(number), 9.0 * number, *parts, gpus=draw.randint(1, 3))
-        limit_s = draw.choice((None, None, one.ideal_s * 1.5))
-        jobs.append(replace(one, workload="A", limit_s=limit_s))
+        job_in_pieces = in_pieces(str(number), 9.0 * number, *parts, gpus=draw.randint(1, 3))
+        limit_s = draw.choice((None, None, job_in_pieces.ideal_s * 1.5))
+        jobs.append(replace(job_in_pieces, workload="A", limit_s=limit_s))
     scores = [draw.choice((0.8, 1.0, 1.25)) for _ in range(6)]
     world = scored(2, 3, scores, locality=draw.choice((1.0, 1.5)))
     options = Options(
@@ -363,12 +363,12 @@ def test_work_adds_up_whatever_a_policy_does(seed: int) -> None:
             step = max(scores[gpu] * tenants[gpu] for gpu in span.gpus)
             spans_nodes = len({gpu // 3 for gpu in span.gpus}) > 1
             done[span.job] += (end - begin) / (step * (world.rates.locality if spans_nodes else 1.0))
-    for number, one in enumerate(jobs):
+    for number, job_in_pieces in enumerate(jobs):
         if outcome.limit_hit[number]:
-            assert outcome.held_s[number] == pytest.approx(one.limit_s)
+            assert outcome.held_s[number] == pytest.approx(job_in_pieces.limit_s)
             assert outcome.wasted_gpu_s[number] == pytest.approx(outcome.gpu_seconds[number])
         elif not options.preemption_s:
-            assert done[number] == pytest.approx(one.ideal_s)
+            assert done[number] == pytest.approx(job_in_pieces.ideal_s)
             assert outcome.wasted_gpu_s[number] == 0
         else:
-            assert done[number] >= one.ideal_s - 1e-6
+            assert done[number] >= job_in_pieces.ideal_s - 1e-6

@@ -23,7 +23,7 @@ from whorl.tests.stores import new_store
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """sgemm on two models, one of them at two power limits and once at a locked clock; copy alike everywhere."""
-    made = new_store(tmp_path / "store")
+    store = new_store(tmp_path / "store")
     free, low = {"clock": "free", "asked_power_limit_w": None}, {"clock": "free", "asked_power_limit_w": 250.0}
     locked = {"clock": "locked", "locked_clock_mhz": 1200.0, "asked_power_limit_w": None}
     runs = [
@@ -42,11 +42,11 @@ def store(tmp_path: Path) -> Store:
         "gpu": [run[2] for run in runs],
         "conditions": [run[3] for run in runs],
     }
-    named = {key: columns[key] for key in ("run_id", "cluster", "workload")}
-    results = {**named, "figure": ["time"] * 7, "value": [1.0] * 7, "unit": ["ms"] * 7}
+    identity_columns = {key: columns[key] for key in ("run_id", "cluster", "workload")}
+    results = {**identity_columns, "figure": ["time"] * 7, "value": [1.0] * 7, "unit": ["ms"] * 7}
     gpus = {"cluster": ["c"] * 3, "gpu": ["v1", "v1", "a1"], "model": [None, "V100", "A100"]}
-    made.append({"runs": pa.table(columns), "results": pa.table(results), "gpus": pa.table(gpus)}, "x")
-    return made
+    store.append({"runs": pa.table(columns), "results": pa.table(results), "gpus": pa.table(gpus)}, "x")
+    return store
 
 
 @pytest.mark.long
@@ -60,8 +60,8 @@ def test_models_power_limits_and_clocks_part_a_workload(store: Store) -> None:
         "f": "copy",
         "g": "copy",
     }
-    found = measurements(store, run_ids=True)
-    assert dict(found.select("run_id", "workload").iter_rows()) == expected
+    rows = measurements(store, run_ids=True)
+    assert dict(rows.select("run_id", "workload").iter_rows()) == expected
     assert dict(probed(store).runs.select("run_id", "workload").iter_rows()) == expected
     assert {row.workload for row in look(store).spread} == set(expected.values())
     assert available(store) == sorted({("c", name) for name in expected.values()})
@@ -69,25 +69,25 @@ def test_models_power_limits_and_clocks_part_a_workload(store: Store) -> None:
 
 def test_a_place_in_which_another_model_stands_now_parts_its_runs_by_time(tmp_path: Path) -> None:
     """A card with a UUID stays one model, however tools spell it; of a place, only the model that was there counts."""
-    made = new_store(tmp_path / "store")
+    store = new_store(tmp_path / "store")
     may, june, july = (dt.datetime(2026, month, 1) for month in (5, 6, 7))  # noqa: DTZ001
     runs = [("1", "n1:0", may), ("2", "n1:0", june), ("3", "n1:0", None), ("4", "n1:1", may), ("5", "GPU-u", may)]
     columns = dict(zip(("run_id", "gpu", "began"), map(list, zip(*runs, strict=True)), strict=True))
     same = {"cluster": ["c"] * 5, "workload": ["sgemm"] * 5}
-    made.append({"runs": arrow_rows("runs", columns | same)}, "runs")
+    store.append({"runs": arrow_rows("runs", columns | same)}, "runs")
     times = {"run_id": columns["run_id"], "figure": ["time"] * 5, "value": [1.0] * 5, "unit": ["ms"] * 5} | same
     gpus = [
         ("n1:0", None, "Tesla V100-SXM2-16GB", may), ("n1:0", None, "NVIDIA A100-SXM4-40GB", june),
         ("n1:1", None, "NVIDIA A100", may), ("n1:1", None, "NVIDIA A100-SXM4-40GB", july),
         ("GPU-u", "GPU-u", "Tesla V100-SXM2-16GB", may), ("GPU-u", "GPU-u", "NVIDIA A100-SXM4-40GB", june),
     ]  # fmt: skip
-    known = dict(zip(("gpu", "uuid", "model", "first_seen"), map(list, zip(*gpus, strict=True)), strict=True))
-    known["cluster"] = ["c"] * len(gpus)
-    made.append({"results": arrow_rows("results", times), "gpus": arrow_rows("gpus", known)}, "rest")
+    gpu_columns = dict(zip(("gpu", "uuid", "model", "first_seen"), map(list, zip(*gpus, strict=True)), strict=True))
+    gpu_columns["cluster"] = ["c"] * len(gpus)
+    store.append({"results": arrow_rows("results", times), "gpus": arrow_rows("gpus", gpu_columns)}, "rest")
     v100, a100 = "sgemm [Tesla V100-SXM2-16GB]", "sgemm [NVIDIA A100-SXM4-40GB]"
-    found = dict(measurements(made, run_ids=True).select("run_id", "workload").iter_rows())
-    assert found == {"1": v100, "2": a100, "3": a100, "4": a100, "5": a100}
-    (cluster,) = comparable(made)
+    workload_by_run = dict(measurements(store, run_ids=True).select("run_id", "workload").iter_rows())
+    assert workload_by_run == {"1": v100, "2": a100, "3": a100, "4": a100, "5": a100}
+    (cluster,) = comparable(store)
     assert {work.name: work.gpus for work in cluster.works} == {v100: 1, a100: 3}
 
 
@@ -100,9 +100,9 @@ LOW = "sgemm [V100, 250 W, clock not locked]"
 
 
 def test_advice_asks_which_kind_is_meant(store: Store) -> None:
-    for said in ("sgemm", "gemm-fp32"):
+    for workload in ("sgemm", "gemm-fp32"):
         with pytest.raises(InputError, match="runs of sgemm differ in model, power limit or clock: ") as why:
-            advise(store, said, no_scheduler=True)
+            advise(store, workload, no_scheduler=True)
         assert f'"{LOW}"' in str(why.value)
 
 

@@ -83,5 +83,5 @@ def test_the_order_by_owner_and_time_keeps_equal_ones_as_they_are(most: int, in_
 
 def test_parts_are_all_rows_by_name_also_those_without_one() -> None:
     runs = pl.DataFrame({"model": ["b", None, "a", "b"], "workload": ["w", "w", "w", "v"], "n": [1, 2, 3, 4]})
-    found = {key: part["n"].to_list() for key, part in parted(runs, "model", "workload")}
-    assert found == {(None, "w"): [2], ("a", "w"): [3], ("b", "v"): [4], ("b", "w"): [1]}
+    n_by_part = {key: part["n"].to_list() for key, part in parted(runs, "model", "workload")}
+    assert n_by_part == {(None, "w"): [2], ("a", "w"): [3], ("b", "v"): [4], ("b", "w"): [1]}

@@ -107,13 +107,13 @@ def by_run(frame: pl.DataFrame) -> pl.DataFrame:
 
 def test_parts_give_what_whole_queries_give(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures of runs, passive figures, sensors that stand still, and memory that failed."""
-    told = windows_of_runs(store, engine=Here(3))
-    assert told.coverage.parts >= 12
+    answer = windows_of_runs(store, engine=Here(3))
+    assert answer.coverage.parts >= 12
     view = store.sql("from run_windows").polars()
-    assert_frame_equal(by_run(told.rows), by_run(view), rel_tol=1e-9, check_dtypes=False)
+    assert_frame_equal(by_run(answer.rows), by_run(view), rel_tol=1e-9, check_dtypes=False)
     one_cluster = windows_of_runs(store, cluster="c", since=at(30), until=at(100)).rows
     assert_frame_equal(
-        one_cluster, told.rows.filter(pl.col("cluster") == "c", pl.col("began").is_between(at(30), at(100), "left"))
+        one_cluster, answer.rows.filter(pl.col("cluster") == "c", pl.col("began").is_between(at(30), at(100), "left"))
     )
 
     query = f"""select r.run_id, quantile_cont({WATTS}, 0.95) / 1e3 as read_w, median(t.sm_clock_mhz) as read_mhz,
@@ -124,9 +124,11 @@ def test_parts_give_what_whole_queries_give(store: Store, monkeypatch: pytest.Mo
     assert_frame_equal(by_run(read), by_run(store.sql(query).polars()), rel_tol=1e-9, check_dtypes=False)
 
     campaign = probed(store, cluster="c", every=True)
-    found = still_readings(store, campaign, engine=Here(2)).still
-    assert {gpu: tuple(one.value for one in shown) for gpu, shown in found.items()} == still_of(store, campaign)
-    assert "g0" in found
+    still = still_readings(store, campaign, engine=Here(2)).still
+    assert {gpu: tuple(reading.value for reading in gpu_readings) for gpu, gpu_readings in still.items()} == still_of(
+        store, campaign
+    )
+    assert "g0" in still
     told_memory, _ = failed_memory(store)
     query = """select cluster, gpu, min(ts) as first, max(ts) as last, max(row_remap_failed) as row_remap_failed,
         max(ecc_uncorrected) as ecc_uncorrected from telemetry where row_remap_failed > 0 or ecc_uncorrected > 0
@@ -144,14 +146,16 @@ def still_of(store: Store, campaign: Any) -> dict[str, tuple[Any, ...]]:
     began, ended = campaign.runs["began"].min(), campaign.runs["ended"].max()
     query = f"""select gpu, epoch_us(ts) as us, {WATTS} as mw, utilization as used from telemetry where cluster = 'c'
         and ts between '{began}' and '{ended}' and {WATTS} is not null and used is not null order by gpu, ts"""
-    found: dict[str, list[tuple[Any, ...]]] = {}
+    stretches_by_gpu: dict[str, list[tuple[Any, ...]]] = {}
     for (gpu, mw), group in groupby(store.sql(query).to_pylist(), key=lambda row: (row["gpu"], row["mw"])):
         stretch = list(group)
         used = [row["used"] for row in stretch]
         seconds, moved = (stretch[-1]["us"] - stretch[0]["us"]) / 1e6, max(used) - min(used)
         if len(stretch) >= 10 and seconds >= 10 and moved >= 30:
-            found.setdefault(gpu, []).append((len(stretch), mw / 1000, seconds, moved))
-    return {gpu: max(reversed(stretches), key=lambda one: one[0])[1:] for gpu, stretches in found.items()}
+            stretches_by_gpu.setdefault(gpu, []).append((len(stretch), mw / 1000, seconds, moved))
+    return {
+        gpu: max(reversed(stretches), key=lambda stretch: stretch[0])[1:] for gpu, stretches in stretches_by_gpu.items()
+    }
 
 
 @pytest.mark.parametrize("readings_of_part", [1, windows.READINGS])
@@ -167,14 +171,14 @@ def test_what_a_damaged_file_had_is_not_known_and_the_rest_is(
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
     store = Store.open(drawn.root)
-    told = windows_of_runs(store)
-    assert told.coverage.failures
-    assert all(str(damaged) in failure.reason for failure in told.coverage.failures)
-    unknown = told.rows["n"].is_null()
-    assert 0 < unknown.sum() < told.rows.height
-    assert_frame_equal(told.rows.filter(~unknown), whole.filter(~unknown))
+    answer = windows_of_runs(store)
+    assert answer.coverage.failures
+    assert all(str(damaged) in failure.reason for failure in answer.coverage.failures)
+    unknown = answer.rows["n"].is_null()
+    assert 0 < unknown.sum() < answer.rows.height
+    assert_frame_equal(answer.rows.filter(~unknown), whole.filter(~unknown))
     over_it = (pl.col("began") < dt.datetime(2026, 11, 3)) & (pl.col("ended") > dt.datetime(2026, 11, 2))
-    assert told.rows.filter(over_it, pl.col("cluster").is_not_null())["n"].drop_nulls().is_empty()
+    assert answer.rows.filter(over_it, pl.col("cluster").is_not_null())["n"].drop_nulls().is_empty()
 
     judgement = judge(store, cluster="c")
     assert judgement.coverage.failures

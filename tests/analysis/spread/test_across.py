@@ -35,9 +35,9 @@ B = {f"p{i}": float(10 * (i * 5 % 13)) for i in range(8)}
 
 
 def test_a_place_meets_its_uuid() -> None:
-    both = pl.concat([runs("a", A), runs("b", B)])
-    assert (times(both).n, times(both).spearman) == (0, None)
-    row = times(both, identities(*((f"U{i}", f"U{i}", f"p{i}") for i in range(8))))
+    two_clusters = pl.concat([runs("a", A), runs("b", B)])
+    assert (times(two_clusters).n, times(two_clusters).spearman) == (0, None)
+    row = times(two_clusters, identities(*((f"U{i}", f"U{i}", f"p{i}") for i in range(8))))
     assert row.n == 8
     expected = spearman([A[f"U{i}"] for i in range(8)], [B[f"p{i}"] for i in range(8)])
     assert row.spearman == pytest.approx(expected)
@@ -56,19 +56,19 @@ def test_a_place_meets_its_uuid() -> None:
     ],
 )
 def test_an_ambiguous_link_is_not_used_and_counted(extra: tuple[str, str, str], unusable: int, n: int) -> None:
-    known = identities(*((f"U{i}", f"U{i}", f"p{i}") for i in range(8)), extra)
-    row = times(pl.concat([runs("a", A), runs("b", B)]), known)
+    board_rows = identities(*((f"U{i}", f"U{i}", f"p{i}") for i in range(8)), extra)
+    row = times(pl.concat([runs("a", A), runs("b", B)]), board_rows)
     assert (row.n, row.ambiguous) == (n, unusable)
 
 
 def test_a_third_name_leads_to_the_uuid_also_by_way_of_the_place() -> None:
-    known = identities(
+    board_rows = identities(
         *((f"host-{i}", None, f"p{i}") for i in range(4)),
         *((f"host-{i}", f"U{i}", None) for i in range(4, 8)),
         *((f"U{i}", f"U{i}", f"p{i}") for i in range(4)),
     )
     hosts = {f"host-{i}": B[f"p{i}"] for i in range(8)}
-    row = times(pl.concat([runs("a", A), runs("b", hosts)]), known)
+    row = times(pl.concat([runs("a", A), runs("b", hosts)]), board_rows)
     assert row.n == 8
 
 
@@ -85,6 +85,6 @@ def test_too_few_or_constant_is_none_with_the_reason() -> None:
 
 def test_clusters_do_not_mix_and_pairs_come_sorted() -> None:
     frame = pl.concat([runs(w, A, cluster) for cluster in ("d", "c") for w in ("z", "y", "x")])
-    found = [(row.cluster, row.workload_a, row.workload_b) for row in across(frame)]
-    assert found == [(c, a, b) for c in ("c", "d") for a, b in (("x", "y"), ("x", "z"), ("y", "z"))]
+    correlations = [(row.cluster, row.workload_a, row.workload_b) for row in across(frame)]
+    assert correlations == [(c, a, b) for c in ("c", "d") for a, b in (("x", "y"), ("x", "z"), ("y", "z"))]
     assert across(runs("a", A)) == []

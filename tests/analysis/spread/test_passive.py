@@ -119,10 +119,10 @@ def unknown_power(fleet: Fleet) -> None:
 def test_a_workload_that_cannot_rank_says_why(change: Callable[[Fleet], None], reason: str, tmp_path: Path) -> None:
     fleet = Fleet()
     change(fleet)
-    found = passive(fleet.store(tmp_path / "s"))
-    assert found.rows["score"].null_count() == found.rows.height == len(set(fleet.runs["gpu"]))
-    assert all(said.startswith(reason) for said in found.rows["reason"])
-    (worth,) = found.worth
+    figures = passive(fleet.store(tmp_path / "s"))
+    assert figures.rows["score"].null_count() == figures.rows.height == len(set(fleet.runs["gpu"]))
+    assert all(text.startswith(reason) for text in figures.rows["reason"])
+    (worth,) = figures.worth
     assert (worth.gpus, worth.figure, worth.expected) == (0, None, None)
     assert worth.reason is not None
     assert worth.reason.startswith(reason)
@@ -133,10 +133,10 @@ def test_a_gpu_that_cannot_be_ranked_says_why(tmp_path: Path) -> None:
     gpu = np.array(fleet.runs["gpu"])
     fleet.runs["sm_clock_mhz"][gpu == "g001"] = 1200
     fleet.power[gpu == "g002"] = 301.25
-    fleet.runs["job_id"] = ["j" if own == "g003" else job for own, job in zip(gpu, fleet.runs["job_id"], strict=True)]
+    fleet.runs["job_id"] = ["j" if name == "g003" else job for name, job in zip(gpu, fleet.runs["job_id"], strict=True)]
     rows = scores(fleet.store(tmp_path / "s"))
-    said = {row["gpu"]: row["reason"] for row in rows.iter_rows(named=True) if row["score"] is None}
-    assert said == {
+    reason_by_gpu = {row["gpu"]: row["reason"] for row in rows.iter_rows(named=True) if row["score"] is None}
+    assert reason_by_gpu == {
         "g001": "no run with power at full clock (1530 MHz)",
         "g002": "its power never changes: the sensor may be stuck",
         "g003": "only one job: nothing shows how far it repeats",
@@ -161,9 +161,9 @@ def test_collected_telemetry_takes_the_place_of_figures(tmp_path: Path) -> None:
             for key, value in zip(readings, row, strict=True):
                 readings[key].append(value)
     store.append({"telemetry": arrow_rows("telemetry", readings)}, "t")
-    found = passive(store)
-    assert found.worth[0].figure == "power_p95"
-    rows = found.rows.sort("gpu")
+    figures = passive(store)
+    assert figures.worth[0].figure == "power_p95"
+    rows = figures.rows.sort("gpu")
     assert rows.filter(pl.col("score").is_null())["gpu"].to_list() == ["g011"]
     assert spearman(rows["score"][:11], fleet.level[:11]) > 0.9
 
@@ -179,24 +179,24 @@ def test_a_run_that_waited_all_the_time_does_not_count_where_profiling_tells(tmp
     for at, (gpu, began, watts) in enumerate(zip(fleet.runs["gpu"], fleet.runs["began"], fleet.power, strict=True)):
         waits = (gpu in ("g003", "g004") and at % 8 < 5) or gpu == "g005"
         for second in range(0, 100, 10):
-            seen = None if second % 20 else 430_000 if waits else 960_000 - 500 * second
-            row = (int(began) + second * SECOND, "c", gpu, round(1000 * watts * (0.6 if waits else 1)), 1530, seen)
+            clock_khz = None if second % 20 else 430_000 if waits else 960_000 - 500 * second
+            row = (int(began) + second * SECOND, "c", gpu, round(1000 * watts * (0.6 if waits else 1)), 1530, clock_khz)
             for key, value in zip(readings, row, strict=True):
                 readings[key].append(value)
-    told, untold = (fleet.store(tmp_path / name, figure=None) for name in ("told", "untold"))
-    told.append({"telemetry": arrow_rows("telemetry", readings)}, "t")
+    with_figure, untold = (fleet.store(tmp_path / name, figure=None) for name in ("told", "untold"))
+    with_figure.append({"telemetry": arrow_rows("telemetry", readings)}, "t")
     untold.append(
         {"telemetry": arrow_rows("telemetry", readings | {"sm_active_ppm": [None] * len(readings["ts"])})}, "t"
     )
-    rows = scores(told)
+    rows = scores(with_figure)
     assert rows.filter(pl.col("score").is_null())[["gpu", "reason"]].rows() == [
         ("g005", "no run with power at full clock (1530 MHz) and full load")
     ]
     assert rows.filter(pl.col("runs") == 3)["gpu"].to_list() == ["g003", "g004"]
-    kept = rows.drop_nulls("score")
+    scored = rows.drop_nulls("score")
     level = np.delete(fleet.level, 5)
-    assert spearman(kept["score"], level) > 0.9
-    assert kept.filter(pl.col("score").abs() > 15).is_empty()
+    assert spearman(scored["score"], level) > 0.9
+    assert scored.filter(pl.col("score").abs() > 15).is_empty()
     assert set(scores(untold).filter(pl.col("score") < -30)["gpu"]) == {"g003", "g004", "g005"}
 
 
@@ -206,13 +206,13 @@ def test_longhorn_power_of_2022_ranks_the_speed_of_2020(tmp_path: Path) -> None:
     store = new_store(tmp_path / "s")
     for name in ("pagerank", "sgemm", "resnet50"):
         import_file(store, FOLDER / f"{name}.csv.gz", Options(cluster="longhorn"))
-    found = passive(store)
+    figures = passive(store)
     identity = linked_names(identities(store), "longhorn").identity
     times = measurements(store, workloads=["sgemm"]).with_columns(pl.col("gpu").cast(pl.String).replace(identity))
     speed = times.group_by("gpu").agg(pl.col("value").median())
-    by_workload = {worth.workload: worth for worth in found.worth}
+    by_workload = {worth.workload: worth for worth in figures.worth}
     for workload, figure in (("resnet", "power_max"), ("pagerank", "power_w")):
-        rows = found.rows.filter(pl.col("workload") == workload).drop_nulls("score").join(speed, on="gpu")
+        rows = figures.rows.filter(pl.col("workload") == workload).drop_nulls("score").join(speed, on="gpu")
         expected = LONGHORN[figure]
         assert rows.height == expected.n
         assert spearman(rows["score"], rows["value"]) == pytest.approx(expected.spearman, abs=0.006)
@@ -222,5 +222,5 @@ def test_longhorn_power_of_2022_ranks_the_speed_of_2020(tmp_path: Path) -> None:
     assert split_half is not None
     assert split_half > 0.9
     assert by_workload["sgemm"].gpus == 0
-    named = found.rows.filter((pl.col("workload") == "resnet") & pl.col("gpu").str.starts_with("GPU-"))
-    assert named["name"].str.contains("^c[0-9]+-[0-9]+/[0-3]$").all()
+    of_resnet = figures.rows.filter((pl.col("workload") == "resnet") & pl.col("gpu").str.starts_with("GPU-"))
+    assert of_resnet["name"].str.contains("^c[0-9]+-[0-9]+/[0-3]$").all()

@@ -36,11 +36,11 @@ def test_icc_by_definition() -> None:
         if len(group) == count:
             continue
         values = 2440 + rng.normal(0, seed % 5, count)[group] + rng.normal(0, 1, len(group))
-        found = icc(moments(values, group), "gpu")
+        estimate = icc(moments(values, group), "gpu")
         value, between, within = by_definition(values, group)
-        assert found.value == pytest.approx(value, abs=1e-9)
-        assert found.sd_between_pct == pytest.approx(100 * between / values.mean(), rel=1e-6, abs=1e-9)
-        assert found.sd_within_pct == pytest.approx(100 * within / values.mean(), rel=1e-9)
+        assert estimate.value == pytest.approx(value, abs=1e-9)
+        assert estimate.sd_between_pct == pytest.approx(100 * between / values.mean(), rel=1e-6, abs=1e-9)
+        assert estimate.sd_within_pct == pytest.approx(100 * within / values.mean(), rel=1e-9)
 
 
 def machine(
@@ -77,28 +77,28 @@ def test_shares_of_a_balanced_machine_are_those_of_the_nested_analysis_of_varian
     ms_cabinet = 120 * ((by_cabinet - cube.mean()) ** 2).sum() / 7
     parts = np.array([(ms_cabinet - ms_node) / 120, (ms_node - ms_gpu) / 20, (ms_gpu - ms_run) / 5, ms_run])
     assert (parts > 0).all()
-    found = shares(moments(values, gpu), cabinet, node).share
-    assert list(found.values()) == pytest.approx((parts / parts.sum()).tolist(), rel=1e-9)
+    estimate = shares(moments(values, gpu), cabinet, node).share
+    assert list(estimate.values()) == pytest.approx((parts / parts.sum()).tolist(), rel=1e-9)
 
 
 def test_shares_of_unbalanced_machines_are_right_on_average() -> None:
     sds = (2.0, 1.0, 3.0, 2.0)
     true = np.square(sds) / np.square(sds).sum()
-    found = np.array([
+    estimate = np.array([
         list(shares(moments(v, gpu), cabinet, node).share.values())
         for v, gpu, node, cabinet in (machine(seed, sds, unbalanced=True, cabinets=25) for seed in range(200))
     ], dtype=float)  # fmt: skip
     # The share is a ratio of estimates: 0.02 is its bias, beside four standard errors.
-    assert np.abs(found.mean(0) - true).max() < 0.02 + 4 * found.std(0).max() / np.sqrt(200)
+    assert np.abs(estimate.mean(0) - true).max() < 0.02 + 4 * estimate.std(0).max() / np.sqrt(200)
 
 
 def test_levels_that_cannot_be_told_apart_say_so() -> None:
     values, gpu, node, _ = machine(4, (0.0, 1.0, 3.0, 2.0), unbalanced=True)
-    both = moments(values, gpu)
-    one_cabinet = shares(both, np.zeros(len(node), dtype=np.intp), node)
+    two_moments = moments(values, gpu)
+    one_cabinet = shares(two_moments, np.zeros(len(node), dtype=np.intp), node)
     assert one_cabinet.share["cabinet"] is None
     assert one_cabinet.reasons["cabinet"] == "there is one cabinet"
-    node_is_gpu = shares(both, None, np.arange(len(node)))
+    node_is_gpu = shares(two_moments, None, np.arange(len(node)))
     assert node_is_gpu.share["node"] is None
     assert node_is_gpu.reasons["node"] == "each node has one GPU, so the two cannot be separated"
     once = shares(moments(values[:40], np.arange(40)), None, node[:40])

@@ -94,13 +94,13 @@ def test_one_run() -> None:
 
 def test_columns_that_are_missing_or_empty_say_so() -> None:
     table = frame(["a", "b", "c"] * 2, [1.0, 2.0, 3.0, 1.1, 2.1, 3.1], power_w=[None] * 6)
-    found = variability(table, replicates=0)[0].as_dict()
-    assert found["correlation"]["sm_clock"] == {
+    row = variability(table, replicates=0)[0].as_dict()
+    assert row["correlation"]["sm_clock"] == {
         **dict.fromkeys(("pearson", "spearman")), "n": 0, "reason": "no SM clock is known",
     }  # fmt: skip
-    assert found["correlation"]["power"]["reason"] == "no power is known"
-    assert found["icc_job"]["reason"] == "no run names its job"
-    assert found["reasons"]["interval"] == "the bootstrap was switched off"
+    assert row["correlation"]["power"]["reason"] == "no power is known"
+    assert row["icc_job"]["reason"] == "no run names its job"
+    assert row["reasons"]["interval"] == "the bootstrap was switched off"
     two = variability(table.with_columns(temperature_c=pl.Series([40.0, 41.0, *[None] * 4])), replicates=0)[0]
     assert two.correlation["temperature"].reason == "fewer than 3 rows have both values"
     assert two.correlation["temperature"].n == 2
@@ -211,18 +211,18 @@ def _in_nodes(node_sd: float, nodes: int, each: int = 4) -> list[Variability]:
     level = 100.0 + np.repeat(rng.normal(0.0, node_sd, nodes), each) + rng.normal(0.0, 2.0, nodes * each)
     gpu = np.repeat(np.arange(nodes * each), 5)
     values = level[gpu] + rng.normal(0.0, 1.0, len(gpu))
-    table = frame([f"g{one}" for one in gpu], values.tolist(), node=[f"n{one // each}" for one in gpu])
+    table = frame([f"g{board}" for board in gpu], values.tolist(), node=[f"n{board // each}" for board in gpu])
     return variability(table, replicates=200)
 
 
 def test_nodes_are_resampled_where_their_gpus_are_alike() -> None:
-    apart, alike = _in_nodes(0.0, 30)[0], _in_nodes(4.0, 30)[0]
+    apart, noisy = _in_nodes(0.0, 30)[0], _in_nodes(4.0, 30)[0]
     assert apart.reasons["interval"].startswith("from 120 GPUs that were resampled; none for whisk_pct (")
-    assert alike.reasons["interval"].startswith("from 30 nodes that were resampled, because GPUs of a node are alike")
+    assert noisy.reasons["interval"].startswith("from 30 nodes that were resampled, because GPUs of a node are alike")
     # 30 nodes say little about the outer twentieth of the GPUs, 120 GPUs say enough.
-    assert (apart.interval["p95p5_pct"] is None, alike.interval["p95p5_pct"] is None) == (False, True)
-    assert "p95p5_pct (fewer than 50 nodes)" in alike.reasons["interval"]
-    low, high = alike.interval["median"] or (0.0, 0.0)
+    assert (apart.interval["p95p5_pct"] is None, noisy.interval["p95p5_pct"] is None) == (False, True)
+    assert "p95p5_pct (fewer than 50 nodes)" in noisy.reasons["interval"]
+    low, high = noisy.interval["median"] or (0.0, 0.0)
     assert high - low > 2.0  # as 30 nodes that differ by 4 % know it; 120 GPUs as such would give 1.9
 
 
@@ -230,6 +230,6 @@ def test_nodes_are_resampled_where_their_gpus_are_alike() -> None:
 def test_process_numbers_are_no_jobs() -> None:
     # resnet50's own job_id has one chance repeat among 1,403: a group of two must not pass for a sample of jobs.
     frame = runs("resnet50").with_columns(job_id=pl.int_range(pl.len()).clip(1).cast(pl.String))
-    found = variability(frame, replicates=0)[0].icc_job
-    assert found.value is None
-    assert found.reason == "fewer than half of the runs share their job with another GPU"
+    row = variability(frame, replicates=0)[0].icc_job
+    assert row.value is None
+    assert row.reason == "fewer than half of the runs share their job with another GPU"

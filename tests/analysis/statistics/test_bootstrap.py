@@ -19,7 +19,7 @@ def expanded(values: Floats, groups: Ints, drawn: npt.NDArray[np.int32]) -> dict
     p5, q1, median, q3, p95 = np.quantile(x, [0.05, 0.25, 0.5, 0.75, 0.95])
     inside = x[(x >= q1 - 1.5 * (q3 - q1)) & (x <= q3 + 1.5 * (q3 - q1))]
     k, n, grand = len(parts), len(x), x.mean()
-    found = {
+    figures_by_name = {
         "median": median,
         "fence_pct": 400 * (q3 - q1) / median,
         "whisk_pct": 100 * (inside.max() - inside.min()) / median,
@@ -33,8 +33,8 @@ def expanded(values: Floats, groups: Ints, drawn: npt.NDArray[np.int32]) -> dict
         msw = sum(((p - p.mean()) ** 2).sum() for p in parts) / (n - k)
         n0 = (n - sum(len(p) ** 2 for p in parts) / n) / (k - 1)
         between = max(0.0, (msb - msw) / n0)
-        found["icc"] = between / (between + msw) if between + msw > 0 else np.nan
-    return {name: float(figure) for name, figure in found.items()}
+        figures_by_name["icc"] = between / (between + msw) if between + msw > 0 else np.nan
+    return {name: float(figure) for name, figure in figures_by_name.items()}
 
 
 @pytest.mark.parametrize("kind", ["continuous", "tied", "two values", "heavy tail"])
@@ -53,13 +53,13 @@ def test_every_replicate_equals_the_laid_out_resample(kind: str) -> None:
         order = np.argsort(values)
         fast = bootstrap.Resampled(values[order], groups[order], gpus)
         drawn = next(bootstrap.weights(seed, gpus, 20))
-        found = fast.figures(drawn)
+        drawn_figures = fast.figures(drawn)
         for row in range(20):
             slow = expanded(values, groups, drawn[row])
             for name, figure in slow.items():
                 if name == "icc" and slow["cov_pct"] < 1e-9:
                     continue  # nothing varies: rounding decides
-                assert found[name][row] == pytest.approx(figure, rel=1e-9, abs=1e-9, nan_ok=True), name
+                assert drawn_figures[name][row] == pytest.approx(figure, rel=1e-9, abs=1e-9, nan_ok=True), name
 
 
 def simulated(seed: int, gpus: int, runs: int) -> tuple[Floats, Ints]:
@@ -89,14 +89,14 @@ def test_the_intervals_cover_the_truth() -> None:
         values, gpu = simulated(seed, 100, 8)
         order = np.argsort(values)
         fast = bootstrap.Resampled(values[order], gpu[order], 100)
-        found = bootstrap.replicate({"run": fast}, seed, 100, 200)["run"]
+        replicates = bootstrap.replicate({"run": fast}, seed, 100, 200)["run"]
         once = fast.figures(np.ones((1, 100), dtype=np.int32))
         for name, true in truth.items():
-            interval = bootstrap.percentile_interval(found[name])
+            interval = bootstrap.percentile_interval(replicates[name])
             if name == "cov_pct":
-                interval = bootstrap.cov_interval(once, found, 100)
+                interval = bootstrap.cov_interval(once, replicates, 100)
             if name == "icc":
-                interval = bootstrap.icc_interval(once, found, fast.moments, 100)
+                interval = bootstrap.icc_interval(once, replicates, fast.moments, 100)
             assert interval is not None
             hits[name] += interval[0] <= true <= interval[1]
     for name, held in hits.items():

@@ -36,8 +36,8 @@ def test_the_interval_of_a_standard_deviation_holds_the_true_value(
 ) -> None:
     """Of 12 values of a normal distribution, and of Student's t with 5 degrees, whose kurtosis is 9."""
     assert np.array(ordering.interval_of_sd(2.0, 9)) ** 2 == pytest.approx((36 / 19.0228, 36 / 2.70039), rel=1e-5)
-    random, n, many = np.random.default_rng(3), 12, 1_000
-    values, true = random.standard_t(freedom, (many, n)), float(np.sqrt(freedom / (freedom - 2)))
+    random, n, repeats = np.random.default_rng(3), 12, 1_000
+    values, true = random.standard_t(freedom, (repeats, n)), float(np.sqrt(freedom / (freedom - 2)))
     ends = np.array([ordering.interval_of_sd(float(drawn.std(ddof=1)), n - 1, kurtosis) for drawn in values])
     assert np.mean((ends[:, 0] <= true) & (true <= ends[:, 1])) >= least
 
@@ -51,14 +51,14 @@ def test_correlation_by_definition(n: int) -> None:
             x, y = np.round(x, 1), np.round(y, 0)
         if np.ptp(x) == 0 or np.ptp(y) == 0:
             continue
-        found = correlate(x, y, "y")
-        assert found.pearson == pytest.approx(pearson(x, y), abs=1e-12)
-        assert found.spearman == pytest.approx(spearman(x, y), abs=1e-12)
+        correlation = correlate(x, y, "y")
+        assert correlation.pearson == pytest.approx(pearson(x, y), abs=1e-12)
+        assert correlation.spearman == pytest.approx(spearman(x, y), abs=1e-12)
         hole = rng.random(n) < 0.2
         if n > 10:
-            found = correlate(x, np.where(hole, np.nan, y), "y")
-            assert found.n == (~hole).sum()
-            assert found.spearman == pytest.approx(spearman(x[~hole], y[~hole]), abs=1e-12)
+            correlation = correlate(x, np.where(hole, np.nan, y), "y")
+            assert correlation.n == (~hole).sum()
+            assert correlation.spearman == pytest.approx(spearman(x[~hole], y[~hole]), abs=1e-12)
 
 
 @pytest.mark.long

@@ -79,10 +79,10 @@ def test_heaps_are_found_where_they_are(shares: tuple[float, ...]) -> None:
         test = modes_test(x, quantum(x))
         assert test.p is not None
         assert test.p < 0.05
-        found = places(x, test.splits)
-        assert [mode["n"] for mode in found] == sizes.tolist()
-        assert [mode["median"] for mode in found] == pytest.approx([100 + 10 * i for i in range(len(sizes))], abs=1.0)
-        assert sum(mode["share"] for mode in found) == pytest.approx(1.0)
+        modes = places(x, test.splits)
+        assert [mode["n"] for mode in modes] == sizes.tolist()
+        assert [mode["median"] for mode in modes] == pytest.approx([100 + 10 * i for i in range(len(sizes))], abs=1.0)
+        assert sum(mode["share"] for mode in modes) == pytest.approx(1.0)
 
 
 def test_too_little_to_test() -> None:

@@ -28,8 +28,8 @@ def fleet(store: Store) -> Store:
         "first_seen": [BEGAN] * 5,
     }  # fmt: skip
     _append(store, "gpus", "g", gpus)
-    known = {"ts": [BEGAN] * 2, "cluster": ["c", None], "gpu": ["GPU-0", "lonely"], "power_mw": [1, 2]}
-    _append(store, "telemetry", "t", known)
+    columns = {"ts": [BEGAN] * 2, "cluster": ["c", None], "gpu": ["GPU-0", "lonely"], "power_mw": [1, 2]}
+    _append(store, "telemetry", "t", columns)
     return store
 
 
@@ -48,19 +48,19 @@ def fleet(store: Store) -> Store:
     ],
 )
 def test_gpus_are_chosen(fleet: Store, asked: Any, chosen: list[str], unknown: tuple[str, ...]) -> None:
-    found = choose(boards(fleet), **asked)
-    assert sorted(one.name for one in found.boards) == sorted(chosen)
-    assert found.unknown == unknown
-    assert found.everything == (asked.keys() <= {"cluster"})
+    choice = choose(boards(fleet), **asked)
+    assert sorted(board.name for board in choice.boards) == sorted(chosen)
+    assert choice.unknown == unknown
+    assert choice.everything == (asked.keys() <= {"cluster"})
 
 
 def test_letters_find_cabinets_nodes_and_gpus(fleet: Store) -> None:
-    known = boards(fleet)
-    assert matching(known, "n1", 9) == ([], ["n1"], ["n1/0", "n1/1"])
-    assert matching(known, "R2", 9) == (["r2"], [], [])
-    assert matching(known, "gpu-3", 9) == ([], [], ["n2/1"])
-    assert [len(some) for some in matching(known, "", 2)] == [2, 2, 2]
-    assert matching(known, "<b>", 9)[2] == ["<b>x</b>"]
+    fleet_boards = boards(fleet)
+    assert matching(fleet_boards, "n1", 9) == ([], ["n1"], ["n1/0", "n1/1"])
+    assert matching(fleet_boards, "R2", 9) == (["r2"], [], [])
+    assert matching(fleet_boards, "gpu-3", 9) == ([], [], ["n2/1"])
+    assert [len(matches) for matches in matching(fleet_boards, "", 2)] == [2, 2, 2]
+    assert matching(fleet_boards, "<b>", 9)[2] == ["<b>x</b>"]
 
 
 @pytest.fixture
@@ -87,15 +87,15 @@ def busy(fleet: Store) -> Store:
 
 
 def test_what_happened_to_a_gpu_is_its_runs_jobs_and_events_and_those_of_its_node(busy: Store) -> None:
-    found = happened(busy, [("c", "GPU-0")], BEGAN, BEGAN + 12 * S, apart=True)
-    assert [(one.name, one.says, one.key) for one in found.runs] == [
+    happenings = happened(busy, [("c", "GPU-0")], BEGAN, BEGAN + 12 * S, apart=True)
+    assert [(run.name, run.says, run.key) for run in happenings.runs] == [
         ("gemm", "week-1, ok", ("c", "GPU-0")), ("spmv", "week-1, ok", ("c", "GPU-0")),
     ]  # fmt: skip
-    assert [(one.name, one.says, one.ended) for one in found.jobs] == [("7", "alice", None)]
-    assert [(one.kind, one.key, one.says) for one in found.marks] == [
+    assert [(job.name, job.says, job.ended) for job in happenings.jobs] == [("7", "alice", None)]
+    assert [(mark.kind, mark.key, mark.says) for mark in happenings.marks] == [
         ("xid", ("c", "GPU-0"), "XID 79"), ("missed_ticks", None, "2 ticks"),
     ]  # fmt: skip
-    assert (found.all_runs, found.all_jobs, found.all_events) == (2, 1, 2)
+    assert (happenings.all_runs, happenings.all_jobs, happenings.all_events) == (2, 1, 2)
     before = happened(busy, [("c", "GPU-0")], BEGAN - 10 * S, BEGAN - S, apart=True)
     assert (before.runs, len(before.jobs), before.marks) == ((), 1, ())
 
@@ -103,15 +103,15 @@ def test_what_happened_to_a_gpu_is_its_runs_jobs_and_events_and_those_of_its_nod
 @pytest.mark.long
 def test_what_happened_to_many_gpus_is_put_together(busy: Store) -> None:
     for which in (None, "c"):
-        found = happened(busy, which, BEGAN, BEGAN + 12 * S, apart=False)
-        assert [(one.name, one.gpus, one.key) for one in found.runs] == [("gemm", 2, None), ("spmv", 1, None)]
-        assert found.runs[0].ended == BEGAN + 7 * S
-        assert [(one.name, one.gpus, one.ended) for one in found.jobs] == [("7", 2, None)]
-        assert sorted(one.kind for one in found.marks) == ["missed_ticks", "xid", "xid"]
+        happenings = happened(busy, which, BEGAN, BEGAN + 12 * S, apart=False)
+        assert [(run.name, run.gpus, run.key) for run in happenings.runs] == [("gemm", 2, None), ("spmv", 1, None)]
+        assert happenings.runs[0].ended == BEGAN + 7 * S
+        assert [(job.name, job.gpus, job.ended) for job in happenings.jobs] == [("7", 2, None)]
+        assert sorted(mark.kind for mark in happenings.marks) == ["missed_ticks", "xid", "xid"]
 
 
 def test_bars_and_marks_are_capped_and_counted(busy: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whorl.analysis.telemetry.happened.MOST", 1)
-    found = happened(busy, None, BEGAN, BEGAN + 12 * S, apart=True)
-    assert (len(found.runs), found.all_runs, len(found.marks), found.all_events) == (1, 3, 1, 3)
-    assert [one.kind for one in found.marks] == ["missed_ticks"], "the rarest kind is kept"
+    happenings = happened(busy, None, BEGAN, BEGAN + 12 * S, apart=True)
+    assert (len(happenings.runs), happenings.all_runs, len(happenings.marks), happenings.all_events) == (1, 3, 1, 3)
+    assert [mark.kind for mark in happenings.marks] == ["missed_ticks"], "the rarest kind is kept"

@@ -35,11 +35,11 @@ def made(*, knee: float = 1.0, gpus: int = 1, noise: float = 0.003, apart: float
         levels = LEVELS if gpu == 0 else LEVELS[[0, 2]]
         energy_level, time_level = random.normal(0, 0.05, 2)
         for level in [*levels, 1.0]:
-            own = 0.0 if level == 1 else random.normal(0, apart) if apart else 0.0
+            offset = 0.0 if level == 1 else random.normal(0, apart) if apart else 0.0
             log_time, log_energy = truth(np.array(level), knee)
             errors = random.normal(0, noise, 2)
-            energy = np.exp(log_energy + own + energy_level + errors[0])
-            time = np.exp(log_time + own + time_level + errors[1])
+            energy = np.exp(log_energy + offset + energy_level + errors[0])
+            time = np.exp(log_time + offset + time_level + errors[1])
             rows.append((f"g{gpu}", level, energy, time))
     units, levels, energies, times = map(np.array, zip(*rows, strict=True))
     return CappedRuns(units, levels, energies, times, np.full(len(rows), knee))
@@ -61,11 +61,11 @@ def test_a_cap_between_those_that_were_measured_is_predicted_with_an_interval_th
         effect = curve.effect(0.6)
         assert effect is not None
         random = np.random.default_rng(1000 + seed)
-        (log_time, log_energy), own = truth(np.array(0.6), 1.0), random.normal(0, 0.005)
+        (log_time, log_energy), offset = truth(np.array(0.6), 1.0), random.normal(0, 0.005)
         errors = random.normal(0, 0.003 * np.sqrt(2), 2)
         for value, expected, sd in (
-            (log_energy + own + errors[0], effect.log_energy, effect.energy_sd),
-            (log_time + own + errors[1], effect.log_time, effect.time_sd),
+            (log_energy + offset + errors[0], effect.log_energy, effect.energy_sd),
+            (log_time + offset + errors[1], effect.log_time, effect.time_sd),
         ):
             widths.append(half_width(curve, sd))
             held.append(abs(value - expected) <= widths[-1])
@@ -102,8 +102,8 @@ def test_nothing_is_said_below_the_lowest_level_and_less_is_known_far_from_all_l
 def test_a_gpu_without_a_run_at_the_default_limit_and_two_levels_are_not_enough() -> None:
     runs = made(gpus=3)
     assert own_curve(runs) is not None
-    for kept in (runs.cap_w < 1, np.isin(runs.cap_w, [1.0, 0.85])):
-        assert own_curve(chosen(runs, kept)) is None
+    for chosen_runs in (runs.cap_w < 1, np.isin(runs.cap_w, [1.0, 0.85])):
+        assert own_curve(chosen(runs, chosen_runs)) is None
     others = (runs.unit == "g0") | (runs.cap_w < 1)
     curve = own_curve(chosen(runs, others))
     assert curve is not None
@@ -123,7 +123,7 @@ def test_a_change_between_two_caps_is_the_difference_of_their_changes() -> None:
 
 def zeus_sweeps() -> list[tuple[FloatArray, FloatArray, FloatArray]]:
     """Level, energy and time of each sweep of power limits, rising."""
-    found = []
+    errors = []
     for model in ("v100", "rtx6000"):
         rows = defaultdict(list)
         with gzip.open(ZEUS / f"zeus_power_limits_{model}.csv.gz", "rt") as file:
@@ -133,8 +133,8 @@ def zeus_sweeps() -> list[tuple[FloatArray, FloatArray, FloatArray]]:
                 rows[key].append((float(row["power_limit"]), time_s * float(row["average_power"]), time_s))
         for points in rows.values():
             limit, energy, time = np.array(sorted(points)).T
-            found.append((limit / limit[-1], energy, time))
-    return found
+            errors.append((limit / limit[-1], energy, time))
+    return errors
 
 
 @pytest.mark.skipif(not ZEUS.is_dir(), reason="Zeus's sweeps are not beside the clone")

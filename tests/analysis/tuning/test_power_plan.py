@@ -63,8 +63,8 @@ def test_no_combination_of_limits_within_the_budget_is_faster(budget_w: float) -
     assert limit_w is not None
     assert expected_power(gang, RUNS, limit_w).sum() <= budget_w
     steps = np.arange(300, 501, 5.0)
-    every = np.stack(np.meshgrid(steps, steps, steps), axis=-1).reshape(-1, 3)
-    fits = every[(every - 5).sum(axis=1) <= budget_w]
+    all_settings = np.stack(np.meshgrid(steps, steps, steps), axis=-1).reshape(-1, 3)
+    fits = all_settings[(all_settings - 5).sum(axis=1) <= budget_w]
     speed = np.interp(np.vstack([limit_w, fits]), LIMITS, [0.8, 0.9, 1.0]) * ratio
     assert speed[0].min() == pytest.approx(speed[1:].min(axis=1).max())
 
@@ -116,8 +116,8 @@ def test_a_braked_gpu_stands_out_of_its_class_and_the_slowest_of_a_class_does_no
     assert not braked(speed).any()
     speed[7] *= 0.85
     assert np.flatnonzero(braked(speed)).tolist() == [7]
-    alike = np.append(np.exp(1e-4 * np.arange(20)), 0.985)
-    assert not braked(alike).any(), "1.5 % is no brake, however alike the others are"
+    near_equal = np.append(np.exp(1e-4 * np.arange(20)), 0.985)
+    assert not braked(near_equal).any(), "1.5 % is no brake, however alike the others are"
     assert not braked(speed[5:8]).any(), "three GPUs say nothing"
 
 

@@ -65,10 +65,10 @@ def test_special_values_are_drawn_with_their_probability() -> None:
 
 
 def test_what_does_not_fit_is_never_suggested() -> None:
-    asked = []
+    settings = []
 
     def fits(setting: Setting) -> bool:
-        asked.append(setting)
+        settings.append(setting)
         return setting["knob3"] * setting["knob4"] <= 256
 
     search = StressSearch(KNOBS, fits=fits, seed=2)
@@ -76,7 +76,7 @@ def test_what_does_not_fit_is_never_suggested() -> None:
         setting = search.suggest()
         assert setting["knob3"] * setting["knob4"] <= 256
         search.tell(setting, value(setting))
-    assert any(setting["knob3"] * setting["knob4"] > 256 for setting in asked)
+    assert any(setting["knob3"] * setting["knob4"] > 256 for setting in settings)
     with pytest.raises(InputError, match="default setting does not fit"):
         StressSearch(KNOBS, fits=lambda setting: False)
 
@@ -107,14 +107,14 @@ def test_without_a_trial_that_succeeded_there_is_no_best() -> None:
 
 
 def test_a_search_that_is_told_its_trials_again_goes_on_as_before() -> None:
-    whole = searched(5, trials=14)
+    search = searched(5, trials=14)
     again = StressSearch(KNOBS, seed=5)
-    for trial in whole.trials[:9]:
+    for trial in search.trials[:9]:
         again.tell(trial.setting, trial.value)
-    for trial in whole.trials[9:]:
+    for trial in search.trials[9:]:
         assert again.suggest() == trial.setting
         again.tell(trial.setting, trial.value)
-    assert searched(6, trials=3).trials[1:] != whole.trials[1:3]
+    assert searched(6, trials=3).trials[1:] != search.trials[1:3]
 
 
 def test_every_setting_of_a_small_space_is_tried_once() -> None:

@@ -74,12 +74,12 @@ def test_zeus_rule_takes_what_zeus_takes_in_all_120_sweeps() -> None:
 @needs_zeus
 def test_the_least_energy_within_a_bound_beats_zeus_rule() -> None:
     choices = [choice for gpu in ("v100", "rtx6000") for choice in choose(zeus(gpu).sweeps, TimeBound(0.05))]
-    own = [choice.saved_pct(choice.chosen) or 0.0 for choice in choices]
+    savings_pct = [choice.saved_pct(choice.chosen) or 0.0 for choice in choices]
     rule = [choice.saved_pct(choice.zeus) or 0.0 for choice in choices]
-    assert median(own) == pytest.approx(8.96, abs=0.005)
+    assert median(savings_pct) == pytest.approx(8.96, abs=0.005)
     assert median(rule) == pytest.approx(8.70, abs=0.005)
     assert sum(saved < 0 for saved in rule) == 10
-    assert all(a >= max(b, 0.0) for a, b in zip(own, rule, strict=True))
+    assert all(a >= max(b, 0.0) for a, b in zip(savings_pct, rule, strict=True))
     assert all((choice.slower_pct(choice.chosen) or 0.0) <= 5.0 + 1e-9 for choice in choices)
 
 
@@ -120,15 +120,15 @@ def test_a_bound_that_nothing_meets_leaves_the_default(table: Table) -> None:
 
 def test_columns_are_known_by_several_names_in_any_order(table: Table, tmp_path: Path) -> None:
     plain = read_sweeps(table("d,n,8,sgd,200,10,100", "d,n,8,sgd,100,20,40"))
-    other = tmp_path / "other.csv"
-    other.write_text("Energy (J);latency_ms;SM clock MHz\n800;20000;900\n1000;10000;1400\n")
-    clocks = read_sweeps(other)
+    other_table = tmp_path / "other.csv"
+    other_table.write_text("Energy (J);latency_ms;SM clock MHz\n800;20000;900\n1000;10000;1400\n")
+    clocks = read_sweeps(other_table)
     assert clocks.knob == "sm_clock_mhz"
     assert clocks.sweeps[0].energies_j == pytest.approx(plain.sweeps[0].energies_j)
     assert clocks.sweeps[0].times_s == pytest.approx(plain.sweeps[0].times_s)
     assert math.isnan(clocks.sweeps[0].batch_sizes[0])
-    other.write_text(",model,batch,power_limit_w,limit,time_s,energy_j\n0,a,8,100,3,20,800\n1,b,8,100,3,30,900\n")
-    assert [(sweep.workload.network, sweep.settings.tolist()) for sweep in read_sweeps(other).sweeps] == [
+    other_table.write_text(",model,batch,power_limit_w,limit,time_s,energy_j\n0,a,8,100,3,20,800\n1,b,8,100,3,30,900\n")
+    assert [(sweep.workload.network, sweep.settings.tolist()) for sweep in read_sweeps(other_table).sweeps] == [
         ("a", [100]), ("b", [100])
     ]  # fmt: skip
 
