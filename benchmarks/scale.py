@@ -366,8 +366,8 @@ IDLE_S = 3.0
 
 def cpu_of(client: Client) -> float:
     """CPU seconds so far of this process, the scheduler and the workers."""
-    there = [client.run_on_scheduler(time.process_time), *client.run(time.process_time).values()]
-    return time.process_time() + sum(there)
+    others: list[float] = [client.run_on_scheduler(time.process_time), *client.run(time.process_time).values()]
+    return time.process_time() + sum(others)
 
 
 def answered(root: str, name: str, place: str) -> Callable[[], dict[str, Any]]:
@@ -384,7 +384,7 @@ def answered(root: str, name: str, place: str) -> Callable[[], dict[str, Any]]:
         with (
             subprocess.Popen([sys.executable, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             as cluster,
-            Client(cluster.stdout.readline().strip()) as client,
+            Client(str(next(iter(cluster.stdout or ()))).strip()) as client,
             DaskEngine(client) as dask,
         ):  # fmt: skip
             client.run(_loaded, name)
@@ -393,7 +393,7 @@ def answered(root: str, name: str, place: str) -> Callable[[], dict[str, Any]]:
             begun, asked_at = cpu_of(client), time.monotonic()
             values = question(store, dask)
             took, ended, peaks = time.monotonic() - asked_at, cpu_of(client), client.run(peak_mb)
-            cluster.stdin.close()
+            cluster.communicate("", timeout=60)
         figures = {"cpu_s": ended - begun, "idle_cpu_s": took * (begun - idle) / IDLE_S,
                    "worker_mb": max(peaks.values())}  # fmt: skip
         return {"values": values, "workers": figures}
