@@ -289,12 +289,11 @@ class _StoredDays:
 
     @cached_property
     def ends(self) -> tuple[int, int]:
-        """From when to when there may be readings, ns UTC, by what files say; the first and the last day may be short."""
-        days = self.days or [0]
-        within = Bounds(days[0] * _DAY_NS // 1000, (days[-1] + 1) * _DAY_NS // 1000 - 1)
-        ends = [rows.ends_us for rows in self._store.rows([*_READINGS], within).values()]
-        known = [end for end in ends if end is not None]
-        return 1000 * min(first for first, _ in known), 1000 * max(last for _, last in known) + _S
+        """From when to when there may be readings, ns UTC, by what files say; first and last day may be short."""
+        first_us, last_us = self.days[0] * _DAY_NS // 1000, (self.days[-1] + 1) * _DAY_NS // 1000 - 1
+        by_table = self._store.rows([*_READINGS], Bounds(first_us, last_us)).values()
+        stated = [rows.ends_us for rows in by_table if rows.ends_us is not None] or [(first_us, last_us)]
+        return 1000 * min(first for first, _ in stated), 1000 * max(last for _, last in stated) + _S
 
     def share(self, gpus: Gpus | None) -> float:
         """Which part of all GPUs these are."""
