@@ -243,8 +243,8 @@ def chain(script: Path, until: str, *, dry_run: bool, as_json: bool, **options: 
 
     Exit status 0; 1 if the chain was cancelled; 6 if a job failed; 5 if Slurm is not here, does not answer, or refuses.
     """
+    from ..analysis.chains.policy import LeadPolicy
     from ..jobs.chain import PATIENCE_S, ChainOptions, plan_chain, run_chain
-    from ..jobs.forecast import LeadPolicy
     from ..jobs.slurm import Slurm
     from . import output
     from .documents.chain import chain_document, chain_mapping
@@ -253,7 +253,7 @@ def chain(script: Path, until: str, *, dry_run: bool, as_json: bool, **options: 
     chained = ChainOptions(
         script,
         _until(until),
-        LeadPolicy.parse(options["policy"], options["cost"]),
+        LeadPolicy.parse(options["policy"]) if options["policy"] else LeadPolicy.of_cost(options["cost"]),
         signal=None if options["signal"] == "none" else options["signal"],
         sbatch=options["sbatch"],
         folder=options["folder"],
@@ -290,8 +290,9 @@ def wait(nodes: int, limit: str, partition: str | None, as_json: bool) -> None:
     It learns from Slurm's accounting, so it needs the right to see the jobs of others. It also says how often such a
     prediction held, on jobs that it did not learn from. Nothing is submitted.
     """
-    from ..jobs.forecast import QUANTILES, Forecaster, JobShape, LeadPolicy, limit_seconds
-    from ..jobs.slurm import Slurm
+    from ..analysis.chains.policy import LeadPolicy
+    from ..jobs.forecast import Forecaster, JobShape
+    from ..jobs.slurm import Slurm, limit_seconds
     from . import output
     from .documents.chain import wait_document, wait_mapping
 
@@ -304,7 +305,7 @@ def wait(nodes: int, limit: str, partition: str | None, as_json: bool) -> None:
     if partition is not None and (unknown := set(partition.split(",")) - slurm.partitions().keys()):
         raise InputError(f"Slurm has no partition {', '.join(sorted(unknown))}; it has {', '.join(slurm.partitions())}")
     shape = JobShape(nodes, limit_s, partition)
-    forecast = Forecaster(slurm, shape, LeadPolicy("p50", QUANTILES[0])).ask(planned=True)
+    forecast = Forecaster(slurm, shape, LeadPolicy.parse("p50")).ask(planned=True)
     output.print_answer(wait_mapping(shape, forecast), wait_document(shape, forecast), as_json=as_json)
 
 

@@ -27,11 +27,12 @@ from enum import StrEnum
 from pathlib import Path
 from uuid import uuid4
 
+from ..analysis.chains.policy import LeadPolicy
 from ..errors import InputError, SchedulerError, StoreError
 from ..store.system.locks import Lock, locked
-from .forecast import Forecast, Forecaster, JobShape, LeadPolicy, limit_seconds
+from .forecast import Forecast, Forecaster, JobShape
 from .scheduler import APART, ENDED, RUNNING, Partition, Patience, QueuedJob, Refusal
-from .slurm import Slurm, fields_of
+from .slurm import Slurm, fields_of, limit_seconds
 
 MARK = "whorl-chain"
 """What the comment of each job begins with: `whorl-chain:CHAIN:LINK`."""
@@ -130,7 +131,7 @@ class ChainOptions:
 
     script: Path
     until: Until = field(default_factory=Until)
-    policy: LeadPolicy = field(default_factory=LeadPolicy)
+    policy: LeadPolicy = field(default_factory=lambda: LeadPolicy.of_cost(0.5))
     signal: str | None = "USR1"  # what asks a link to checkpoint; None: its successor waits until it ends by itself
     sbatch: tuple[str, ...] = ()  # further options of sbatch
     folder: Path | None = None  # the chain's folder; SCRIPT.chain where it is left out

@@ -8,13 +8,13 @@ Fixed lead: so many hours before. The others go by a predicted wait: the mean of
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..analysis.chains.policy import LeadPolicy
 from ..errors import InputError, SchedulerError
 from .slurm import Slurm
 
@@ -30,7 +30,6 @@ _HISTORY = timedelta(days=120)
 _CHECKED = 300  # jobs that a price is taken over
 _LEAST_DAYS = 5  # of an interval
 _LEARNED_S, _RETRY_S = 86_400.0, 3600.0  # until it learns again, and where the accounts did not answer
-_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,36 +39,6 @@ class JobShape:
     nodes: int
     limit_s: float
     partition: str | None = None  # None: the default one
-
-
-@dataclass(frozen=True, slots=True)
-class LeadPolicy:
-    """When the successor of a running link is submitted."""
-
-    name: str = "p67"  # reactive, lead6 (hours), average, test-only, or p75: a quantile of the predicted wait
-    quantile: float | None = 2 / 3
-    lead_s: float | None = None
-
-    @classmethod
-    def parse(cls, text: str | None, cost: float) -> LeadPolicy:
-        """The policy of that name; None: the quantile at which an hour of overlap weighs `cost` hours of interruption.
-
-        Raises InputError for a name that is none.
-        """
-        if text is None:
-            from ..analysis.chains.study import quantile_of_cost
-
-            quantile = quantile_of_cost(cost)
-            return cls(f"p{100 * quantile:.0f}", quantile)
-        lead = re.fullmatch(r"lead(\d+\.?\d*)h?", text)
-        share = re.fullmatch(r"p([1-9]\d?)", text)
-        if lead:
-            return cls(text, None, 3600.0 * float(lead[1]))
-        if share:
-            return cls(text, int(share[1]) / 100)
-        if text in ("reactive", "average", "test-only"):
-            return cls(text, None)
-        raise InputError(f"there is no policy {text!r}: give reactive, lead6 (hours), average, test-only or p75")
 
 
 MeanInterval: TypeAlias = tuple[float, float | None, float | None]
@@ -102,25 +71,6 @@ class Forecast:
     planned_s: float | None = None  # when Slurm itself would start it, from now
     price: Price | None = None
     notes: tuple[str, ...] = ()
-
-
-def limit_seconds(text: str) -> float:
-    """A time limit as sbatch takes it, in seconds: 90 (minutes), 90:00, 24:00:00, 1-12, 1-12:00; 0 is infinite.
-
-    Raises InputError for any other text.
-    """
-    if text.upper() in ("UNLIMITED", "INFINITE", "-1"):
-        return math.inf
-    match = _LIMIT.fullmatch(text.strip())
-    if match is None or not any(match.groups()):
-        raise InputError(f"{text!r} is no time limit: write 24:00:00, 1-12:00 (days-hours:minutes) or 90 (minutes)")
-    days, first, second, third = match.groups()
-    if days is not None or third is not None:  # days-hours[:minutes[:seconds]]
-        hours, minutes, seconds = first, second, third
-    else:  # minutes[:seconds]
-        hours, minutes, seconds = None, first, second
-    limit_s = int(days or 0) * 86_400.0 + int(hours or 0) * 3600.0 + int(minutes or 0) * 60.0 + int(seconds or 0)
-    return limit_s or math.inf
 
 
 @dataclass(frozen=True, slots=True)

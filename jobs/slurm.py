@@ -38,6 +38,7 @@ _LONG_S = 900.0  # that sacct may take
 _RECENT = dt.timedelta(days=2)
 _NOT_QUEUED = (*_HELD, "Dependency", "BeginTime", "DependencyNeverSatisfied")  # why a job waits, but not for nodes
 _LONGEST_S = 365 * 86_400.0  # what a job without a time limit counts as
+_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _NONE = {"", "(null)", "N/A", "n/a", "None"}  # how Slurm spells that there is no value
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][\w:/]*)=")
 
@@ -462,13 +463,30 @@ def _number(number: str) -> int | None:
     return int(number) if number.isdigit() else None
 
 
-def _minutes(limit: str) -> float:
-    """A limit of time: UNLIMITED, 30:00, 1:00:00, 2-00:00:00."""
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limit)
-    if match is None:
+def limit_seconds(text: str) -> float:
+    """A time limit as sbatch takes it and Slurm prints it, s: 90 (minutes), 90:00, 24:00:00, 1-12, 1-12:00.
+
+    0 is infinite. Raises InputError for any other text.
+    """
+    if text.upper() in ("UNLIMITED", "INFINITE", "-1"):
         return math.inf
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return (days * 24 + hours) * 60 + minutes + seconds / 60
+    match = _LIMIT.fullmatch(text.strip())
+    if match is None or not any(match.groups()):
+        raise InputError(f"{text!r} is no time limit: write 24:00:00, 1-12:00 (days-hours:minutes) or 90 (minutes)")
+    days, first, second, third = match.groups()
+    if days is not None or third is not None:  # days-hours[:minutes[:seconds]]
+        hours, minutes, seconds = first, second, third
+    else:  # minutes[:seconds]
+        hours, minutes, seconds = None, first, second
+    limit_s = int(days or 0) * 86_400.0 + int(hours or 0) * 3600.0 + int(minutes or 0) * 60.0 + int(seconds or 0)
+    return limit_s or math.inf
+
+
+def _minutes(limit: str) -> float:
+    """A limit that Slurm prints; infinite where it says that there is none."""
+    with contextlib.suppress(InputError):
+        return limit_seconds(limit) / 60
+    return math.inf
 
 
 def _utc(instant: dt.datetime) -> str:

@@ -12,22 +12,19 @@ minutes, counted from the begin of the window.
 
 from __future__ import annotations
 
-import heapq
 import math
-from bisect import bisect_left, insort
-from collections import deque
+from bisect import insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import accumulate
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import InputError
 from .costs import PolicyRow, policy_row
 from .jobs_log import FloatArray, IntArray, JobsLog
+from .queue import Queue, Submission
 
 POLICIES = ("reactive", "average")
 _MINUTE_S, _DAY_S = 60.0, 86400.0
@@ -35,11 +32,10 @@ _EVERY_S = 4 * 3600.0
 _SPANS = ((datetime(2022, 11, 1, tzinfo=UTC), 684), (datetime(2023, 3, 1, tzinfo=UTC), 156))
 """The first sample of the study's training and of its validation, and how many follow, four hours apart."""
 _WINDOW_S = 5 * _DAY_S
-_FIRST_MIN = 2 * 1440  # the first job of the chain is submitted
-_CHAIN_MIN = 48 * 60  # run time and limit of both jobs of a chain
-_SLOT_MIN, _SLOTS = 10, 288  # backfill plans two days ahead, and is done when a slot begins
+_FIRST_S = 2 * _DAY_S  # the first job of the chain is submitted
+_CHAIN_S = 2 * _DAY_S  # run time and limit of both jobs of a chain
+_SLOT_S, _SLOTS = 600.0, 288  # backfill plans two days ahead, and is done when a slot begins
 _PLANNED_JOBS = 3000  # so many waiting jobs are planned at most
-_RECENT_JOBS = 100
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ class PublishedSample:
             "avg_wait_min": self.mean_wait_min,
             "queue": self.pending_jobs,
             "free": self.free_nodes,
-            "wait_first_min": self.first_start_min - _FIRST_MIN,
+            "wait_first_min": self.first_start_min - round(_FIRST_S / _MINUTE_S),
             "reactive_min": self.reactive_min,
             "avg_min": self.average_min,
         }
@@ -122,30 +118,29 @@ def published_samples(
 
 
 def _sample(log: JobsLog, start_s: float, cluster_nodes: int, nodes: int) -> PublishedSample:
-    window = _Window(_arrivals(log, start_s, cluster_nodes), cluster_nodes)
-    first = window.submit(_FIRST_MIN, nodes)
-    first_start = window.run_until_started(first)
-    end = first_start + _CHAIN_MIN
+    window = _Window(log, start_s, cluster_nodes)
+    first_start_s = window.run_until_started(window.submit_at(_FIRST_S, nodes))
+    end_s = first_start_s + _CHAIN_S
     measured = window.copy()
-    measured.run_until(min(window.next_arrival_min - 1, end - 1))
-    mean_wait = int(np.mean(measured.recent_waits_min))
-    pending_jobs, free_nodes = len(measured.pending), measured.free_nodes
-    early = max(first_start + 1, end - mean_wait)
-    second_starts = {}
-    for submitted in (early, end):
-        follower = (measured if submitted > measured.now_min else window).copy()
-        second = follower.submit(submitted, nodes)
-        second_starts[submitted] = follower.run_until_started(second)
+    measured.advance(min(window.next_arrival_s, end_s) - _MINUTE_S)
+    state = measured.state()
+    mean_wait_min = int(state.recent_waits_s.mean() / _MINUTE_S)
+    early_s = max(first_start_s + _MINUTE_S, end_s - _MINUTE_S * mean_wait_min)
+    gaps_min = []
+    for submitted_s in (end_s, early_s):
+        follower = (measured if submitted_s > measured.now_s else window).copy()
+        second_start_s = follower.run_until_started(follower.submit_at(submitted_s, nodes))
+        gaps_min.append(round((second_start_s - end_s) / _MINUTE_S))
     return PublishedSample(
         start_s=start_s,
         nodes=nodes,
         cluster_nodes=cluster_nodes,
-        first_start_min=first_start,
-        mean_wait_min=mean_wait,
-        pending_jobs=pending_jobs,
-        free_nodes=free_nodes,
-        reactive_min=second_starts[end] - end,
-        average_min=second_starts[early] - end,
+        first_start_min=round(first_start_s / _MINUTE_S),
+        mean_wait_min=mean_wait_min,
+        pending_jobs=len(state.pending_nodes),
+        free_nodes=state.free_nodes,
+        reactive_min=gaps_min[0],
+        average_min=gaps_min[1],
     )
 
 
@@ -171,142 +166,85 @@ def published_rows(samples: Sequence[PublishedSample], policies: Sequence[str]) 
     ]
 
 
-class _WindowJob(NamedTuple):
-    """A job in a window. Tuples of jobs that wait sort in the order in which the scheduler takes them."""
+class _Window(Queue):
+    """The cluster in one window, which begins empty, in seconds from there. All happens at whole minutes.
 
-    rank: int
-    submit_min: int
-    of_log: bool  # of jobs of one rank and minute, those of the chain come first
-    number: int
-    nodes: int
-    limit_min: int
-    run_min: int
+    The order of jobs is that of their priority: 100 nodes / N at submission, growing by 7000 / 10080 a minute, for all
+    jobs alike, so that it can be compared at minute 0. They start in this order until one does not fit; when a slot of
+    ten minutes begins, all that wait are planned in slots instead.
+    """
 
-    @classmethod
-    def of(cls, request: tuple[int, int, int, int], number: int, cluster_nodes: int, *, of_log: bool) -> _WindowJob:
-        """A job of a request: minute of submission, nodes, limit and run time in minutes.
+    def __init__(self, log: JobsLog, start_s: float, cluster_nodes: int) -> None:
+        arriving = log.where((log.submit_s >= start_s) & (log.submit_s <= start_s + _WINDOW_S))
+        super().__init__(
+            replace(
+                arriving,
+                submit_s=(arriving.submit_s - start_s) // _MINUTE_S * _MINUTE_S,
+                start_s=np.zeros(len(arriving)),
+                end_s=np.maximum(np.ceil(arriving.run_times_s / _MINUTE_S), 1) * _MINUTE_S,
+                limit_s=np.ceil(arriving.limit_s / _MINUTE_S) * _MINUTE_S,
+            ),
+            cluster_nodes,
+        )
+        self._due_s = -math.inf
 
-        The priority is 100 nodes / N at submission and grows by 7000 / 10080 a minute, for all jobs alike, so that it
-        can be compared at minute 0. As whole numbers (-36 N / 25 times that), so that equal ones are equal.
-        """
-        submit_min, nodes, limit_min, run_min = request
-        rank = cluster_nodes * submit_min - 144 * nodes
-        return cls(rank, submit_min, of_log, number, nodes, limit_min, run_min)
-
-
-def _arrivals(log: JobsLog, start_s: float, cluster_nodes: int) -> list[_WindowJob]:
-    """The jobs that arrive in a window, in the order of submission."""
-    window = slice(*np.searchsorted(log.submit_s, [start_s, np.nextafter(start_s + _WINDOW_S, np.inf)]))
-    submit_min = (log.submit_s[window] - start_s) // _MINUTE_S
-    limit_min = np.ceil(log.limit_s[window] / _MINUTE_S)
-    run_min = np.maximum(np.ceil(log.run_times_s[window] / _MINUTE_S), 1)
-    columns: tuple[NDArray[np.generic], ...] = (submit_min, log.nodes[window], limit_min, run_min)
-    requests = zip(*(column.astype(np.int64).tolist() for column in columns), strict=True)
-    return [_WindowJob.of(request, number, cluster_nodes, of_log=True) for number, request in enumerate(requests)]
-
-
-class _Window:
-    """The cluster in one window, up to `now_min`. At one minute jobs end, then jobs arrive, then jobs start."""
-
-    def __init__(self, arrivals: list[_WindowJob], cluster_nodes: int) -> None:
-        self.cluster_nodes = self.free_nodes = cluster_nodes
-        self.now_min = -1
-        self.pending: list[_WindowJob] = []
-        self.recent_waits_min: deque[int] = deque(maxlen=_RECENT_JOBS)
-        self._arrivals = arrivals
-        self._arrived = 0
-        self._running: list[tuple[int, int, int]] = []  # a heap: end, start + limit, nodes
-        self._chain_starts: dict[int, int] = {}
-        self._chain_jobs = 0
-
-    def copy(self) -> _Window:
-        """The same cluster, which goes its own way."""
-        copied = object.__new__(_Window)
-        copied.__dict__.update(self.__dict__)
-        copied.pending, copied._running = self.pending.copy(), self._running.copy()
-        copied.recent_waits_min = self.recent_waits_min.copy()
-        copied._chain_starts = self._chain_starts.copy()
-        return copied
-
-    @property
-    def next_arrival_min(self) -> float:
-        """When the next job is submitted; infinite after the last."""
-        return self._arrivals[self._arrived].submit_min if self._arrived < len(self._arrivals) else math.inf
-
-    def submit(self, minute: int, nodes: int) -> int:
-        """Let a job of the chain arrive at a minute that has yet to come; its number."""
-        number = self._chain_jobs
-        self._chain_jobs += 1
-        job = _WindowJob.of((minute, nodes, _CHAIN_MIN, _CHAIN_MIN), number, self.cluster_nodes, of_log=False)
-        place = bisect_left(self._arrivals, minute, lo=self._arrived, key=lambda arrival: arrival.submit_min)
-        self._arrivals = [*self._arrivals[:place], job, *self._arrivals[place:]]
+    def submit_at(self, time_s: float, nodes: int) -> int:
+        """Run on until a job of the chain arrives, at a minute that has yet to come; its number."""
+        self.advance(time_s - _MINUTE_S)
+        self._due_s = time_s
+        number = self._submitted
+        self._submitted += 1
+        self._arrive(number, Submission(time_s, nodes, _CHAIN_S, _CHAIN_S))
         return number
 
-    def run_until(self, minute: float) -> None:
-        """All that happens up to a minute, which included."""
-        while (event_min := self._next_event_min()) <= minute:
-            self._step(int(event_min))
+    def _arrive(self, number: int, job: Submission) -> None:
+        insort(self._pending, (number, job), key=self._order)
 
-    def run_until_started(self, number: int) -> int:
-        """Run on until a job of the chain has started; when it did."""
-        while number not in self._chain_starts:
-            self._step(int(self._next_event_min()))
-        return self._chain_starts[number]
+    def _order(self, numbered: tuple[int, Submission]) -> tuple[float, float, bool, int]:
+        """The priority as a whole number (-36 N / 25 times it), so that equal ones are equal; then the time of
+        submission. Of jobs of one minute those of the chain come first."""
+        number, job = numbered
+        submit_min = job.submit_s / _MINUTE_S
+        return self.cluster_nodes * submit_min - 144 * job.nodes, submit_min, number < len(self._log), number
 
-    def _next_event_min(self) -> float:
+    def _next_event_s(self) -> float:
         """When a job ends or arrives, or backfill could start a job that waits; at other minutes nothing changes."""
-        event_min = min(self._running[0][0] if self._running else math.inf, self.next_arrival_min)
-        if any(job.nodes <= self.free_nodes for job in self.pending):
-            event_min = min(event_min, (self.now_min // _SLOT_MIN + 1) * _SLOT_MIN)
-        return event_min
+        event_s = super()._next_event_s()
+        if self._due_s > self.now_s:
+            event_s = min(event_s, self._due_s)
+        if any(job.nodes <= self.free_nodes for _, job in self._pending):
+            event_s = min(event_s, (self.now_s // _SLOT_S + 1) * _SLOT_S)
+        return event_s
 
-    def _step(self, minute: int) -> None:
-        self.now_min = minute
-        while self._running and self._running[0][0] <= minute:
-            self.free_nodes += heapq.heappop(self._running)[2]
-        while self.next_arrival_min <= minute:
-            insort(self.pending, self._arrivals[self._arrived])
-            self._arrived += 1
-        if minute % _SLOT_MIN == 0:
-            self._backfill()
+    def _start_jobs(self) -> None:
+        if self.now_s % _SLOT_S:
+            self._start_in_order()
         else:
-            started = 0
-            while started < len(self.pending) and self.pending[started].nodes <= self.free_nodes:
-                self._start(self.pending[started])
-                started += 1
-            del self.pending[:started]
+            self._backfill()
 
     def _backfill(self) -> None:
         """Plan the jobs that wait in their order, each at its first slot with enough nodes; start those of slot 0."""
-        planned = self.pending[:_PLANNED_JOBS]
-        fewest = list(accumulate((job.nodes for job in reversed(planned)), min))[::-1]  # of a job and those behind
-        free = self._free_by_limits()
+        planned = self._pending[:_PLANNED_JOBS]
+        fewest = list(accumulate((job.nodes for _, job in reversed(planned)), min))[::-1]  # of a job and those behind
+        free = self._free_in_slots()
         started = set()
-        for place, job in enumerate(planned):
+        for place, (number, job) in enumerate(planned):
             if fewest[place] > self.free_nodes:
                 break
-            slots = -(-job.limit_min // _SLOT_MIN)
+            slots = math.ceil(job.limit_s / _SLOT_S)
             slot = _first_slot(free, job.nodes, slots)
             free[slot : slot + slots] -= job.nodes
             if slot == 0:
-                self._start(job)
+                self._start(number, job)
                 started.add(place)
-        self.pending = [job for place, job in enumerate(self.pending) if place not in started]
+        self._pending = [job for place, job in enumerate(self._pending) if place not in started]
 
-    def _free_by_limits(self) -> IntArray:
+    def _free_in_slots(self) -> IntArray:
         """(289,) nodes that are free in each slot if all jobs run until their limits; last -1, where no job fits."""
-        _, until_min, nodes = np.array(self._running, dtype=np.int64).reshape(-1, 3).T
-        slots = np.minimum(-((self.now_min - until_min) // _SLOT_MIN), _SLOTS)  # that the job fills, begun ones too
+        until_s, nodes = np.array(list(self._running.values())).reshape(-1, 2).T
+        slots = np.minimum(np.ceil((until_s - self.now_s) / _SLOT_S), _SLOTS).astype(np.int64)  # begun ones too
         filled = np.bincount(slots, nodes, minlength=_SLOTS + 1)[::-1].cumsum()[::-1]  # by jobs of at least so many
         return np.append(self.cluster_nodes - filled[1:].astype(np.int64), -1)
-
-    def _start(self, job: _WindowJob) -> None:
-        now_min = self.now_min
-        self.free_nodes -= job.nodes
-        heapq.heappush(self._running, (now_min + job.run_min, now_min + job.limit_min, job.nodes))
-        self.recent_waits_min.append(now_min - job.submit_min)
-        if not job.of_log:
-            self._chain_starts[job.number] = now_min
 
 
 def _first_slot(free: IntArray, nodes: int, slots: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -61,9 +61,9 @@ class Queue:
         self.starts_s: dict[int, float] = {}
         """By number, when jobs started since the queue was made or copied. Jobs of the log have their row's number."""
 
-    def copy(self) -> Queue:
+    def copy(self) -> Self:
         """The same queue, which goes its own way. Its `starts_s` begins empty."""
-        copied = object.__new__(Queue)
+        copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__)
         copied._pending, copied._ends = self._pending.copy(), self._ends.copy()
         copied._running, copied._waits_s = self._running.copy(), self._waits_s.copy()
@@ -118,9 +118,13 @@ class Queue:
             recent_waits_s=np.array(self._waits_s[-RECENT_WAITS:], dtype=np.float64),
         )
 
+    @property
+    def next_arrival_s(self) -> float:
+        """When the next job of the log is submitted; infinite after the last."""
+        return self._log[self._arrived].submit_s if self._arrived < len(self._log) else math.inf
+
     def _next_event_s(self) -> float:
-        end_s = self._ends[0][0] if self._ends else math.inf
-        return min(end_s, self._log[self._arrived].submit_s) if self._arrived < len(self._log) else end_s
+        return min(self._ends[0][0] if self._ends else math.inf, self.next_arrival_s)
 
     def _step(self) -> None:
         """All that happens at the next moment at which something does."""
@@ -128,20 +132,27 @@ class Queue:
         while self._ends and self._ends[0][0] <= now_s:
             _, number = heapq.heappop(self._ends)
             self.free_nodes += self._running.pop(number)[1]
-        while self._arrived < len(self._log) and self._log[self._arrived].submit_s <= now_s:
-            self._pending.append((self._arrived, self._log[self._arrived]))
+        while self.next_arrival_s <= now_s:
+            self._arrive(self._arrived, self._log[self._arrived])
             self._arrived += 1
         self._start_jobs()
 
+    def _arrive(self, number: int, job: Submission) -> None:
+        self._pending.append((number, job))
+
     def _start_jobs(self) -> None:
+        self._start_in_order()
+        if self._pending and self.free_nodes:
+            self._backfill()
+
+    def _start_in_order(self) -> None:
+        """Start the jobs that wait in their order until one does not fit."""
         pending = self._pending
         started = 0
         while started < len(pending) and pending[started][1].nodes <= self.free_nodes:
             self._start(*pending[started])
             started += 1
         del pending[:started]
-        if pending and self.free_nodes:
-            self._backfill()
 
     def _backfill(self) -> None:
         pending, first = self._pending, self._pending[0][1]

@@ -12,10 +12,10 @@ margins follow the waits that are known by then, as they would at a site; the tr
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from .costs import PolicyRow, policy_row
 from .jobs_log import FloatArray, JobsLog
+from .policy import LeadPolicy
 from .queue import Queue
 from .waits import FEATURES, LEAST_WAITS, WaitModel, features, used_share
 
@@ -76,17 +77,6 @@ class Chains:
     """(chains,) the gap of who knows all waits: of the latest hour at which the second job starts in time."""
 
 
-def quantile_of_cost(cost: float) -> float:
-    """The quantile of the wait to submit by, where an hour of overlap weighs `cost` hours of interruption.
-
-    The expected cost of a lead L for a wait W, E[max(0, W - L)] + cost * E[max(0, L - W)], is least where L is the
-    quantile 1 / (1 + cost) of W (the newsvendor problem: Arrow, Harris, Marschak, Econometrica 1951).
-    """
-    if not (math.isfinite(cost) and 0.01 <= cost <= 99):
-        raise InputError(f"an hour of overlap can weigh 0.01 to 99 hours of interruption, not {cost:g}")
-    return 1 / (1 + cost)
-
-
 def chain_study(log: JobsLog, *, options: StudyOptions, progress: ProgressReport | None = None) -> list[PolicyRow]:
     """What each policy came to over the chains of the test part, in the order of `options.policies`.
 
@@ -94,20 +84,22 @@ def chain_study(log: JobsLog, *, options: StudyOptions, progress: ProgressReport
         InputError: a policy is unknown, a job is wider than the cluster, the test part has no chain, or the part before
             it is too short to learn from.
     """
-    policies = options.policies if options.cost is None else (*options.policies, "cost")
-    quantiles = _quantiles(policies, options.cost)
-    learns = bool(quantiles) or "forest" in policies
+    policies = [LeadPolicy.parse(name, further=("forest", "known")) for name in options.policies]
+    policies += [] if options.cost is None else [LeadPolicy.of_cost(options.cost, "cost")]
+    quantiles = {policy.name: policy.quantile for policy in policies if policy.quantile is not None}
+    learns = bool(quantiles) or "forest" in options.policies
     begins_s, test_from_s = _begins(log, options.test_from_s)
     tested = begins_s >= test_from_s
     learned_s = begins_s[~tested] if learns else begins_s[:0]
-    report = _Progress(progress, len(learned_s) + int(tested.sum()))
-    test = _chains(log, options, begins_s[tested], step_h=1, report=report)
+    done, chains = count(1), len(learned_s) + int(tested.sum())
+    advance = (lambda: None) if progress is None else (lambda: progress(next(done), chains))
+    test = _chains(log, options, begins_s[tested], step_h=1, advance=advance)
     predicted_s = {
         "average": test.feature_rows[..., FEATURES.index("recent_wait_mean_h")] * _HOUR_S,
         "test-only": test.feature_rows[..., FEATURES.index("first_fit_h")] * _HOUR_S,
     }
     if learns:
-        learned = _chains(log, options, learned_s, step_h=_LEARNED_EVERY, report=report)
+        learned = _chains(log, options, learned_s, step_h=_LEARNED_EVERY, advance=advance)
         history = _History.of(learned, test)
         is_known = history.known_at(test_from_s)
         if is_known.sum() < LEAST_WAITS:
@@ -121,7 +113,7 @@ def chain_study(log: JobsLog, *, options: StudyOptions, progress: ProgressReport
             model = past.model(sorted(set(quantiles.values())), share, options.seed)
             waits_s = _predicted_by_day(model, history, test, test_from_s)
             predicted_s |= {policy: waits_s[..., model.quantiles.index(level)] for policy, level in quantiles.items()}
-        if "forest" in policies:
+        if "forest" in options.policies:
             predicted_s["forest"] = _forest(past, test.feature_rows, options.seed)
     return [_row(policy, options.nodes, test, predicted_s) for policy in policies]
 
@@ -145,45 +137,15 @@ def _date(time_s: float) -> str:
     return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d}"
 
 
-def _quantiles(policies: Sequence[str], cost: float | None) -> dict[str, float]:
-    """The quantile of each policy that has one. Raises InputError for a policy that there is not."""
-    quantiles = {}
-    for policy in policies:
-        if match := re.fullmatch(r"p([1-9]\d?)", policy):
-            quantiles[policy] = int(match[1]) / 100
-        elif policy == "cost" and cost is not None:
-            quantiles[policy] = quantile_of_cost(cost)
-        elif policy not in ("reactive", "average", "test-only", "forest", "known") and _lead_s(policy) is None:
-            raise InputError(
-                f"there is no policy {policy!r}: give reactive, lead6 (hours), average, test-only, p75, forest or known"
-            )
-    return quantiles
-
-
-def _lead_s(policy: str) -> float | None:
-    match = re.fullmatch(r"lead(\d+\.?\d*)h?", policy)
-    return _HOUR_S * float(match[1]) if match else None
-
-
-class _Progress:
-    """Counts chains that are done."""
-
-    def __init__(self, progress: ProgressReport | None, chains: int) -> None:
-        self._progress, self._chains, self._done = progress, chains, 0
-
-    def advance(self) -> None:
-        self._done += 1
-        if self._progress is not None:
-            self._progress(self._done, self._chains)
-
-
-def _chains(log: JobsLog, options: StudyOptions, begins_s: FloatArray, *, step_h: int, report: _Progress) -> Chains:
+def _chains(
+    log: JobsLog, options: StudyOptions, begins_s: FloatArray, *, step_h: int, advance: Callable[[], None]
+) -> Chains:
     """The chains that begin at these times, ascending, at every so many hours."""
     hours = _HOUR_S * np.arange(0, _ASKED, step_h)
     queue = Queue(log, options.cluster_nodes)
-    count, nodes = len(begins_s), options.nodes
-    starts_s, known_gaps_s = np.empty(count), np.empty(count)
-    waits_s, feature_rows = np.empty((count, len(hours))), np.empty((count, len(hours), len(FEATURES)))
+    nodes, shape = options.nodes, (len(begins_s), len(hours))
+    starts_s, known_gaps_s = np.empty(len(begins_s)), np.empty(len(begins_s))
+    waits_s, feature_rows = np.empty(shape), np.empty((*shape, len(FEATURES)))
     for chain, begin_s in enumerate(begins_s.tolist()):
         queue.advance(begin_s)
         submitted = queue.copy()
@@ -198,7 +160,7 @@ def _chains(log: JobsLog, options: StudyOptions, begins_s: FloatArray, *, step_h
         if gaps_s[0] > 0:  # submitted when the first job starts, the second is late: it must be submitted before
             gaps_s = _early_gaps_s(submitted, start_s, nodes)
         known_gaps_s[chain] = gaps_s[gaps_s <= 0][-1] if (gaps_s <= 0).any() else gaps_s.min()
-        report.advance()
+        advance()
     return Chains(begins_s, starts_s + LINK_S, starts_s[:, None] + hours, feature_rows, waits_s, known_gaps_s)
 
 
@@ -283,16 +245,16 @@ def _forest(past: _History, feature_rows: FloatArray, seed: int) -> FloatArray:
     return predicted_s
 
 
-def _row(policy: str, nodes: int, test: Chains, predicted_s: dict[str, FloatArray]) -> PolicyRow:
+def _row(policy: LeadPolicy, nodes: int, test: Chains, predicted_s: dict[str, FloatArray]) -> PolicyRow:
     """What a policy came to. Its coverage is of the predictions by which it submitted."""
-    if policy == "known":
-        return policy_row(policy, nodes, times_s=test.begins_s, gaps_s=test.known_gaps_s)
-    lead_s = 0.0 if policy == "reactive" else _lead_s(policy)
-    waits_s = predicted_s[policy] if lead_s is None else np.full(test.waits_s.shape, lead_s)
+    if policy.name == "known":
+        return policy_row(policy.name, nodes, times_s=test.begins_s, gaps_s=test.known_gaps_s)
+    lead_s = 0.0 if policy.name == "reactive" else policy.lead_s
+    waits_s = predicted_s[policy.name] if lead_s is None else np.full(test.waits_s.shape, lead_s)
     left_s = test.ends_s[:, None] - test.moments_s
     hour = np.argmax(waits_s >= left_s, axis=1)  # at the end of the first job every prediction is enough
     at_hour = np.arange(len(hour)), hour
     gaps_s = test.waits_s[at_hour] - left_s[at_hour]
     covered = test.waits_s[at_hour] <= waits_s[at_hour]
     coverage_pct = 100 * float(covered.mean()) if lead_s is None else None
-    return policy_row(policy, nodes, times_s=test.begins_s, gaps_s=gaps_s, coverage_pct=coverage_pct)
+    return policy_row(policy.name, nodes, times_s=test.begins_s, gaps_s=gaps_s, coverage_pct=coverage_pct)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from whorl.analysis.chains.jobs_log import FloatArray, JobsLog
+from whorl.analysis.chains.policy import LeadPolicy
 from whorl.errors import InputError
-from whorl.jobs.forecast import Forecaster, JobShape, LeadPolicy, limit_seconds, price_of
-from whorl.jobs.slurm import Slurm
+from whorl.jobs.forecast import Forecaster, JobShape, price_of
+from whorl.jobs.slurm import Slurm, limit_seconds
 
 HOUR_S = 3600.0
 
@@ -29,10 +30,10 @@ def test_time_limits_are_read_as_sbatch_reads_them(text: str, hours: float) -> N
 
 
 def test_the_cost_of_overlap_picks_the_quantile_of_least_cost() -> None:
-    assert LeadPolicy.parse(None, 0.5).quantile == pytest.approx(2 / 3)
-    assert LeadPolicy.parse("lead6", 0.5).lead_s == 6 * HOUR_S
+    assert LeadPolicy.of_cost(0.5).quantile == pytest.approx(2 / 3)
+    assert LeadPolicy.parse("lead6").lead_s == 6 * HOUR_S
     with pytest.raises(InputError, match="no policy 'p'"):
-        LeadPolicy.parse("p", 0.5)
+        LeadPolicy.parse("p")
     waits_s = np.asarray(np.random.default_rng(1).exponential(4 * HOUR_S, 4000), dtype=np.float64)
     log = _log(waits_s)
     cost = {}
@@ -71,7 +72,7 @@ def test_a_short_history_is_read_once_and_says_that_the_average_is_used(
     clock_s = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock_s[0])
     slurm = Slurm(environment={"PATH": f"{tmp_path}:/usr/bin:/bin"})
-    forecaster = Forecaster(slurm, JobShape(1, HOUR_S), LeadPolicy("p67", 2 / 3))
+    forecaster = Forecaster(slurm, JobShape(1, HOUR_S), LeadPolicy.of_cost(0.5))
     starts = []
     for lines, mean_s in ((rows[:1], 600), (rows, 900)):
         (tmp_path / "rows").write_text("\n".join([head, *lines, ""]))

@@ -9,8 +9,9 @@ import pytest
 
 from whorl.analysis.chains.costs import PolicyRow
 from whorl.analysis.chains.jobs_log import JobsLog
+from whorl.analysis.chains.policy import LeadPolicy
 from whorl.analysis.chains.queue import Queue
-from whorl.analysis.chains.study import LINK_S, StudyOptions, chain_study, quantile_of_cost
+from whorl.analysis.chains.study import LINK_S, StudyOptions, chain_study
 from whorl.errors import InputError
 from whorl.tests.analysis.chains.logs import drawn_log, lonestar, needs_lonestar
 
@@ -88,9 +89,9 @@ def test_an_hour_of_overlap_picks_the_quantile() -> None:
     for cost in (0.25, 1.0, 3.0):
         costs = np.maximum(waits_h - leads_h, 0).mean(axis=1) + cost * np.maximum(leads_h - waits_h, 0).mean(axis=1)
         cheapest_h = float(leads_h[costs.argmin(), 0])
-        assert np.quantile(waits_h, quantile_of_cost(cost)) == pytest.approx(cheapest_h, abs=0.2)
+        assert np.quantile(waits_h, LeadPolicy.of_cost(cost).quantile or 0.0) == pytest.approx(cheapest_h, abs=0.2)
     with pytest.raises(InputError, match=r"an hour of overlap can weigh 0.01 to 99 hours of interruption, not 0"):
-        quantile_of_cost(0.0)
+        LeadPolicy.of_cost(0.0)
 
 
 @pytest.mark.parametrize(
