@@ -1,4 +1,4 @@
-"""The GPUs of a cluster beside each other in one workload: what can be compared, their levels, and what a brush holds.
+"""The GPUs of a cluster beside each other in one workload: what can be compared, and their levels.
 
 A page reads one workload of a large fleet in the time in which `probed` reads one column of all of them.
 """

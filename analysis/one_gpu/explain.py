@@ -17,12 +17,10 @@ from ...store.catalog import quoted
 from ...store.names import by_number
 from ...store.vocabulary import clock_in_words
 from ..choosing import find, known_gpus
-from ..fleet.timelines import Timelines, timelines
 from ..runs.measurements import SOUND, kind_of, limits, told_apart
 from ..runs.probing import figures, is_simulated, probed
 from ..runs.sittings import days
 from ..telemetry.extent import newest_readings
-from ..verdicts.fingerprint import Neighbour
 from ..verdicts.judgements import Newer, StoredJudgement, clusters, last_judgement, stored
 from ..verdicts.verdict import ACROSS_NODES, Change, Kind, Level, NotJudged, Smallest, Verdict
 from . import happened, standing
@@ -31,6 +29,8 @@ from .standing import Compared, Line, Place
 
 if TYPE_CHECKING:
     from ...store import Store
+    from ..fleet.timelines import Timelines
+    from ..verdicts.fingerprint import Neighbour
 
 
 _SHARED = ("driver", "vbios", "power_limit_mw")
@@ -380,6 +380,8 @@ def whole(
 
 def _telemetry(store: Store, cluster: str, runs: pl.DataFrame, gpu: str) -> Timelines | None:
     """Its telemetry over the last campaign that it was in; None where there is none."""
+    from ..fleet.timelines import timelines
+
     last = runs.drop_nulls("campaign").sort("began", nulls_last=False).tail(1)
     if last.is_empty():
         return None

@@ -20,10 +20,10 @@ import polars as pl
 from ..runs.probing import probed
 from ..runs.sittings import UNKNOWN, Floats, Ints, date_of, numbered
 from ..statistics.ordering import PROBABILITIES
-from ..verdicts.fingerprint import CLASSES, Alike, Neighbour, computed
 
 if TYPE_CHECKING:
     from ...store import Store
+    from ..verdicts.fingerprint import Alike, Neighbour
     from ..verdicts.judgements import StoredJudgement
 
 
@@ -330,12 +330,16 @@ def figures(store: Store, cluster: str, most_runs: float | None = None) -> Figur
     if not 0 < count <= (COMPUTED_RUNS if most_runs is None else most_runs):
         return None
 
+    from ..verdicts.fingerprint import computed
+
     rows, *_ = computed(store, probed(store, cluster=cluster, every=True))
     return Figures(cluster, None, _bands(rows.lazy()).collect(), rows)
 
 
 def standings(store: Store, figures_of: Figures, gpu: str) -> list[Standing]:
     """Every figure of a GPU. By class, workload (the class itself first) and figure."""
+    from ..verdicts.fingerprint import CLASSES
+
     of_gpu = store.collect(_rows(store, figures_of).filter(pl.col("gpu") == gpu))
     beside = of_gpu.join(figures_of.bands, on=list(_OF), how="left", nulls_equal=True)
     listed = [_standing(row) for row in beside.iter_rows(named=True)]
@@ -347,6 +351,8 @@ def standings(store: Store, figures_of: Figures, gpu: str) -> list[Standing]:
 
 def alike(store: Store, figures_of: Figures) -> Alike:
     """Which GPUs of a cluster are like which."""
+    from ..verdicts.fingerprint import Alike
+
     return Alike.of(store.collect(_rows(store, figures_of).select("gpu", "model", "workload", "figure", "ratio")))
 
 

@@ -24,7 +24,7 @@ from ...store.schema import arrow_schema
 from ...store.views import FIGURES, WINDOW
 from ...store.windows import figures, readings
 from ..engines import HERE, Coverage, Engine, PartFailure, opened
-from ..statistics.ordering import Ints
+from .sittings import Ints
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,7 +1,8 @@
 """Order, ranks, the figures of a box plot, correlations, laws of chance, and many tests at once, for whole arrays.
 
 `fence_pct` is the "variation" of the SC'22 study (arXiv 2208.11035); docs/how-we-know/statistics.md defines each
-figure. Quartiles interpolate linearly. `scipy.stats` has the laws too, and takes a second to import.
+figure. Quartiles interpolate linearly. `scipy.stats` has the laws too, and takes a second to import; `scipy.special`
+takes a sixth of one, and is loaded where a law is asked for.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from scipy import special
+import scipy
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -187,44 +188,48 @@ def upper_tail(values: npt.ArrayLike, freedom: npt.ArrayLike) -> Floats:
 
     It keeps its relative accuracy far out, where a heavy tail is a power of the value.
     """
-    return np.asarray(special.stdtr(freedom, -np.asarray(values, float)))
+    return np.asarray(scipy.special.stdtr(freedom, -np.asarray(values, float)))
 
 
 def quantile(tail: npt.ArrayLike, freedom: npt.ArrayLike) -> Floats:
     """The value above which t with `freedom` degrees is with probability `tail` (at most a half)."""
-    return np.asarray(-special.stdtrit(freedom, tail))
+    return np.asarray(-scipy.special.stdtrit(freedom, tail))
 
 
 def log_density(values: Floats, freedom: float) -> Floats:
     """The logarithm of the density of t with `freedom` degrees."""
-    constant = special.gammaln((freedom + 1) / 2) - special.gammaln(freedom / 2) - np.log(freedom * np.pi) / 2
+    constant = (
+        scipy.special.gammaln((freedom + 1) / 2) - scipy.special.gammaln(freedom / 2) - np.log(freedom * np.pi) / 2
+    )
     return np.asarray(constant - (freedom + 1) / 2 * np.log1p(values**2 / freedom))
 
 
 def poisson(count: npt.ArrayLike, mean: npt.ArrayLike) -> Floats:
     """The chance that Poisson's law with this mean gives exactly `count`."""
     number = np.asarray(count, float)
-    return np.asarray(np.exp(special.xlogy(number, mean) - special.gammaln(number + 1) - mean))
+    return np.asarray(np.exp(scipy.special.xlogy(number, mean) - scipy.special.gammaln(number + 1) - mean))
 
 
 def poisson_at_least(count: npt.ArrayLike, mean: npt.ArrayLike) -> Floats:
     """The chance that Poisson's law with this mean gives `count` or more."""
-    return np.where(np.asarray(count) > 0, special.pdtrc(np.maximum(count, 1) - 1, mean), 1.0)
+    return np.where(np.asarray(count) > 0, scipy.special.pdtrc(np.maximum(count, 1) - 1, mean), 1.0)
 
 
 def binomial(draws: int, chance: float) -> Floats:
     """(draws + 1,) the chance of each number of successes in so many draws."""
     number = np.arange(draws + 1.0)
-    log_ways = special.gammaln(draws + 1) - special.gammaln(number + 1) - special.gammaln(draws - number + 1)
-    log_chance = special.xlogy(number, chance) + special.xlog1py(draws - number, -chance)
+    log_ways = (
+        scipy.special.gammaln(draws + 1) - scipy.special.gammaln(number + 1) - scipy.special.gammaln(draws - number + 1)
+    )
+    log_chance = scipy.special.xlogy(number, chance) + scipy.special.xlog1py(draws - number, -chance)
     return np.asarray(np.exp(log_ways + log_chance))
 
 
 def share_interval(successes: int, draws: int, tail: float = 0.025) -> tuple[float, float]:
     """The interval of the chance behind so many successes, with `tail` beyond each end (Clopper and Pearson,
     Biometrika 26, 1934)."""
-    low = special.betaincinv(successes, draws - successes + 1, tail) if successes else 0.0
-    high = special.betaincinv(successes + 1, draws - successes, 1 - tail) if successes < draws else 1.0
+    low = scipy.special.betaincinv(successes, draws - successes + 1, tail) if successes else 0.0
+    high = scipy.special.betaincinv(successes + 1, draws - successes, 1 - tail) if successes < draws else 1.0
     return float(low), float(high)
 
 
@@ -234,7 +239,7 @@ _NORMAL = 3.0
 def interval_of_sd(sd: float, freedom: float, kurtosis: float = _NORMAL) -> tuple[float, float]:
     """The 95 % interval of a standard deviation that was found to be `sd` with `freedom` (at least 1) degrees."""
     df = max(1.0, 2 * freedom / (max(kurtosis, _NORMAL) - 1))
-    low, high = (sd * math.sqrt(df / float(special.chdtri(df, tail))) for tail in (0.025, 0.975))
+    low, high = (sd * math.sqrt(df / float(scipy.special.chdtri(df, tail))) for tail in (0.025, 0.975))
     return low, high
 
 

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -21,7 +21,6 @@ from ...analysis.one_gpu.happened import Happened, Mark, Reasons, lost_since
 from ...analysis.one_gpu.standing import Figures, Line, Place, Scatter, Sitting, Standing, times
 from ...analysis.runs.probing import is_simulated
 from ...analysis.verdicts import Kind, NotJudged, State
-from ...analysis.verdicts.fingerprint import Neighbour
 from ..document import (
     Cell,
     CellSource,
@@ -37,12 +36,14 @@ from ..document import (
     Tiles,
 )
 from ..figures import gpu as figures
-from ..figures.fleet import over_time
 from ..words import MISSING, count, in_store, many, minute, number, with_interval
 from .evidence import because, changed_with, peers
 from .telemetry import newest_section
 from .verdicts import as_judged, definitions, effect, findings, least
 from .verdicts import not_judged as gaps_table
+
+if TYPE_CHECKING:
+    from ...analysis.verdicts.fingerprint import Neighbour
 
 _WORKLOADS, _SITTINGS = 3, 8  # of its past, as tables
 _RUNS, _EVENTS = 200, 60
@@ -80,6 +81,8 @@ def document(gpu: Explained, store: str) -> Document:
     if isinstance(gpu, OneGpu):
         parts.append(clock(gpu.reasons, store=store))
         if gpu.telemetry is not None:
+            from ..figures.fleet import over_time  # a terminal draws none of it, and need not load it
+
             timeline = over_time(gpu.telemetry, gpu.gpu, gpu.name)
             caption = (
                 "Its last campaign, beside the median of all GPUs at the same point of the same probe; bands are its "

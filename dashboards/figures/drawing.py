@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from ...analysis.fleet.side_by_side import Floats
+from ...analysis.runs.sittings import Floats
 from ...analysis.verdicts import Kind, Verdict
 from ..document import Figure as Figure
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY
