@@ -318,16 +318,16 @@ class _Merge:
 
         sides = [_places(self._store.arrow("gpus")), _places(self._in_cluster(self._source.arrow("gpus")))]
 
-        def both(key: str) -> pl.DataFrame:
+        def in_both_stores(key: str) -> pl.DataFrame:
             here, there = (side.group_by(key, maintain_order=True).agg(pl.exclude(key)) for side in sides)
             return here.join(there, on=key, suffix="_there").sort(key)
 
         shared = pl.col("place").list.set_intersection("place_there")
-        moved = both("uuid").filter(shared.list.len() == 0)
+        moved = in_both_stores("uuid").filter(shared.list.len() == 0)
         places = moved.select("uuid", here=pl.col("place").list.last(), there=pl.col("place_there").list.last())
         self._done.moved += places.to_dicts()
         same_gpus = pl.col("uuid").list.set_intersection("uuid_there").list.len()
-        crowded = both("cluster").filter(same_gpus == 0, shared.list.len() > 0)
+        crowded = in_both_stores("cluster").filter(same_gpus == 0, shared.list.len() > 0)
         place = shared.list.sort().list.first()
         self._done.crowded += crowded.select("cluster", places=shared.list.len(), place=place).to_dicts()
 
@@ -337,10 +337,12 @@ def _places(gpus: pa.Table) -> pl.DataFrame:
     import polars as pl
 
     rows = gpus.select(["cluster", "uuid", "node", "slot", "parent", "first_seen"])
-    whole = pl.col("uuid").is_not_null() & pl.col("slot").is_not_null() & pl.col("parent").is_null()
-    placed = cast("pl.DataFrame", pl.from_arrow(rows)).filter(whole).sort("first_seen", maintain_order=True)
+    is_whole_gpu = pl.col("uuid").is_not_null() & pl.col("slot").is_not_null() & pl.col("parent").is_null()
+    with_slots = cast("pl.DataFrame", pl.from_arrow(rows)).filter(is_whole_gpu).sort("first_seen", maintain_order=True)
     cluster = pl.col("cluster").fill_null("")
-    return placed.select(cluster, "uuid", place=pl.format("{} {}/{}", cluster, pl.col("node").fill_null(""), "slot"))
+    return with_slots.select(
+        cluster, "uuid", place=pl.format("{} {}/{}", cluster, pl.col("node").fill_null(""), "slot")
+    )
 
 
 def _per_minute(store: Store, first: int, last: int) -> pl.DataFrame:

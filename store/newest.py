@@ -106,9 +106,9 @@ class Following:
         with self._guard:
             gpus, values, all_times = list(self._numbers), self._values.copy(), self._when.copy()
             quality = self._quality.tolist()
-        when, seen, ended = all_times[:_SEEN], all_times[_SEEN], all_times[_ENDED]
-        known = (when >= since_ns) & (when > ended)
-        return Newest(gpus, values, when, known, seen, seen >= since_ns, seen > ended, quality)
+        read_ns, seen_ns, ended = all_times[:_SEEN], all_times[_SEEN], all_times[_ENDED]
+        is_known = (read_ns >= since_ns) & (read_ns > ended)
+        return Newest(gpus, values, read_ns, is_known, seen_ns, seen_ns >= since_ns, seen_ns > ended, quality)
 
     def _follow(self, since_ns: int) -> None:
         """Take what journals have gained. What cannot be read is left to `catch_up` and the tables' own readers."""

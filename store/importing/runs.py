@@ -56,9 +56,9 @@ def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:
     identity.of_runs(sheet)
     identity.of_one_cluster(sheet)
     _status(sheet)
-    measured = [item for item in bound.values() if item.meaning.kind == "number" and not item.lenient]
+    measured = [column for column in bound.values() if column.meaning.kind == "number" and not column.lenient]
     numbers(sheet, measured, minus_one=True, required="time", unless=pl.col("=status") != Outcome.OK.value)
-    further_numbers(sheet, [item for item in bound.values() if item.lenient])
+    further_numbers(sheet, [column for column in bound.values() if column.lenient])
     if "began" in bound:
         times(sheet, bound["began"], minus_one=True, stream=False)
     elif sheet.options.at is not None:
@@ -167,9 +167,9 @@ def _frame(sheet: Sheet) -> pl.DataFrame:
         (pl.lit(None, pl.String) if job is None else stated(job, minus_one=True)).alias("job_id"),
         _conditions(sheet),
         *(
-            pl.col(parsed(item.meaning)).alias(f"{FIGURE}{item.meaning.name}")
-            for item in bound.values()
-            if item.meaning.kind == "number" and not item.meaning.column
+            pl.col(parsed(column.meaning)).alias(f"{FIGURE}{column.meaning.name}")
+            for column in bound.values()
+            if column.meaning.kind == "number" and not column.meaning.column
         ),
         *identity.of_board(sheet),
         (pl.col("=repeat").cast(pl.Int64) if "repeat" in bound else pl.lit(0, pl.Int64)).alias("repeat"),
@@ -202,10 +202,12 @@ def _conditions(sheet: Sheet) -> pl.Expr:
     if not stated:
         return pl.lit(None).alias("conditions")
     fields = [
-        pl.col(parsed(item.meaning)).alias(item.meaning.column)
-        if item.meaning.kind == "number"
-        else (pl.col(item.column).replace("", None) if sheet.format else pl.col(item.column)).alias(item.meaning.name)
-        for item in stated
+        pl.col(parsed(column.meaning)).alias(column.meaning.column)
+        if column.meaning.kind == "number"
+        else (pl.col(column.column).replace("", None) if sheet.format else pl.col(column.column)).alias(
+            column.meaning.name
+        )
+        for column in stated
     ]
     if "locked_clock" in sheet.bound:
         locked = pl.col(parsed(sheet.bound["locked_clock"].meaning)).is_not_null()

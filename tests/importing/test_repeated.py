@@ -141,6 +141,8 @@ def test_killed_at_any_move_of_a_file(tmp_path: Path) -> None:
         assert store.skipped == {}
         assert import_file(store, path, Options()).already == (stored[0] > 0)
         assert count(store, "runs") == count(store, "results") == 40
+        store.compact()
+        assert count(store, "runs") == count(store, "results") == 40
         left = (file.name for file in store.root.rglob("*") if file.is_file())
         assert not [name for name in left if name.startswith(".tmp-") or name.endswith(".json")]
 

@@ -112,7 +112,7 @@ def read(page: str, rows: Rows) -> None:
     """Add a row for each GPU and time in the text, and one for each job. Raises InputError where there is nothing."""
     readings = _readings(page, rows)
     keys = dict.fromkeys(reading.place for reading in readings)
-    stamped = all(isinstance(when, int) for _, when in keys)
+    stamped = all(isinstance(time, int) for _, time in keys)
     places = {key: number for number, key in enumerate(sorted(keys) if stamped else keys)}
     readings.sort(key=lambda reading: places[reading.place])
     counts: dict[tuple[str, int], int] = {}
@@ -195,9 +195,9 @@ def _readings(page: str, rows: Rows) -> list[_Reading]:
             if not is_known and gpus.column(name) is None and _OURS.match(name.upper()):
                 others.add(name)
             continue
-        when = times.of(sample)
-        both = owner, owner if place is None else place.whose
-        reading, of_place = (readings.setdefault((gpu.key, when), _Reading(sample.line, gpu, when)) for gpu in both)
+        time = times.of(sample)
+        owners = owner, owner if place is None else place.whose
+        reading, of_place = (readings.setdefault((gpu.key, time), _Reading(sample.line, gpu, time)) for gpu in owners)
         for of_gpu in (reading, of_place):
             of_gpu.labels.update(gpus.described(labels))
             of_gpu.measured |= name not in (_JOB_GAUGE, _USER_GAUGE)
