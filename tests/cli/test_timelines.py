@@ -94,7 +94,8 @@ def test_a_slow_rank_is_named_by_its_gpu_where_a_file_says_it(tmp_path: Path) ->
     explained = whorl("explain n01/1 --store", store)
     assert (explained.exit_code, "1.5" in explained.output) == (0, True)
     assert rows_of(store, "select name, gpus[1].gpu from verdicts_now") == [["n01/1", "n01/1"]]
-    assert "slow (suspected)" in whorl("report --gpu n01/1 --store", store, "--out", tmp_path / "page.html").output
+    page = whorl("report --gpu n01/1 --store", store, "--out", tmp_path / "page.html")
+    assert "n01/1: slow, suspected +" in page.output
 
 
 def test_uuids_of_ranks_and_the_layout_beside_it(tmp_path: Path) -> None:
