@@ -130,7 +130,7 @@ def _waiting(state: Address) -> Component:
     """What stands on the page before there is an answer."""
     if state.job is not None:
         return told(html.P("Reading the telemetry of its GPUs, and comparing these with the fleet."))
-    return told(html.P("Adding up the energy of each GPU. This is done once; of 27,648 GPUs it takes about a minute."))
+    return told(html.P("Adding up the energy of each GPU. This is done once; of 27,648 GPUs it takes some seconds."))
 
 
 # -- the page -----------------------------------------------------------------------------------------------------
