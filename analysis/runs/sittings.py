@@ -181,7 +181,7 @@ def sittings(
     sitting = np.cumsum(new) - 1
     first = np.flatnonzero(new)
     runs = np.diff(np.append(first, len(series)))
-    ranked = _ranked(value, sitting, runs)
+    ranked = sorted_in_groups(value, sitting, runs)
     low, high = ranked[first + (runs - 1) // 2], ranked[first + runs // 2]
     warm = np.full(len(first), np.nan)
     if warmth is not None:
@@ -239,23 +239,26 @@ def middles(values: Floats, groups: Ints, count: int) -> tuple[Floats, Floats]:
     """(count,) the lower and the upper median of each group: the same of an odd number; NaN for a group without any."""
     sizes = np.bincount(groups, minlength=count)
     first = np.cumsum(sizes) - sizes
-    ranked = np.append(_ranked(values, groups, sizes), np.nan)
+    ranked = np.append(sorted_in_groups(values, groups, sizes), np.nan)
     last = len(values)
     low = np.where(sizes > 0, first + np.maximum(sizes - 1, 0) // 2, last)
     high = np.where(sizes > 0, first + sizes // 2, last)
     return ranked[np.minimum(low, last)], ranked[np.minimum(high, last)]
 
 
-def _ranked(values: Floats, groups: Ints, sizes: Ints) -> Floats:
-    """The values sorted by group and, within each, by size."""
+def sorted_in_groups(values: Floats, groups: Ints, sizes: Ints) -> Floats:
+    """The values sorted by group and, within each, by size, NaN last. `sizes`: (count,) how many a group has."""
     widest = int(sizes.max(initial=0))
-    if widest * len(sizes) > _SPARSE * len(values) or (groups[1:] < groups[:-1]).any():
+    if widest * len(sizes) > _SPARSE * len(values):
         return np.asarray(values[np.lexsort((values, groups))])
     # Small groups that lie together are the rows of a table, which is sorted much faster.
+    if (groups[1:] < groups[:-1]).any():
+        narrow = groups.astype(np.min_scalar_type(len(sizes)))  # of 16 bits and less, numpy sorts by radix
+        values = values[np.argsort(narrow, kind="stable")]
     if widest * len(sizes) == len(values):
         return np.sort(values.reshape(len(sizes), widest), axis=1).ravel()
     present = np.arange(widest) < sizes[:, None]
-    table = np.full(present.shape, np.inf)
+    table = np.full(present.shape, np.nan)
     table[present] = values
     table.sort(axis=1)
     return np.asarray(table[present])

@@ -18,7 +18,7 @@ import polars as pl
 
 from ...errors import InputError
 from ..runs.measurements import OTHERS, SPOKEN, Runs, gpu_medians, measurements, numbers, workloads
-from ..runs.sittings import groups_median
+from ..runs.sittings import groups_median, sorted_in_groups
 from ..statistics import bootstrap
 from ..statistics.modes import ModesTest, modes_test, places, quantum
 from ..statistics.ordering import (
@@ -192,8 +192,8 @@ class _Repeating:
 
     @classmethod
     def of(cls, runs: Runs) -> _Repeating:
-        by_gpu = runs.value[np.lexsort((runs.value, runs.gpu))]
         starts, fences = bounds(runs.gpu, len(runs.names)), spread(np.sort(runs.value))
+        by_gpu = sorted_in_groups(runs.value, runs.gpu, np.diff(starts))
         moments = Moments.of(by_gpu, starts)
         icc_job, of_jobs = by_job(runs, fences)
         middle = groups_median(runs.value, runs.gpu, len(runs.names))
