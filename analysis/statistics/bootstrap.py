@@ -84,7 +84,8 @@ class Resampled:
 
         def at(places: npt.ArrayLike) -> Floats:
             """The order statistics at these places, counted from 0."""
-            return self.ordered[np.searchsorted(reach, np.clip(places, 0, last), side="right")]
+            # Places of another type than `reach` would have all of it converted.
+            return self.ordered[np.searchsorted(reach, np.clip(places, 0, last).astype(reach.dtype), side="right")]
 
         place = np.array(PROBABILITIES) * last
         under = np.floor(place)
