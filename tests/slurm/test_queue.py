@@ -49,7 +49,7 @@ def test_the_queue_and_what_is_expected_of_it(slurm: Slurm) -> None:
     assert (state.running_nodes.tolist(), state.running_until_s.tolist()) == ([6], [end.timestamp()])
     submitted, started = (dt.datetime.fromisoformat(slurm.field(runs, name)) for name in ("SubmitTime", "StartTime"))
     waited_s = (started - submitted).total_seconds()
-    assert waited_s in state.recent_waits_s[-3:].tolist(), "it started last; another job may have in the same second"
+    assert waited_s in state.recent_waits_s.tolist(), "jobs of other tests may have started in the same second"
     assert len(client.queue_state(partition="debug").pending_nodes) == 0
     assert client.queue_state(partition="debug,batch").pending_nodes.tolist() == [2, 1, 1, 1]
     assert client.queue_state(partition="debug,batch").cluster_nodes == 6
