@@ -68,9 +68,9 @@ def beside(flags: Flags) -> Flags:
 
 def before(flags: Flags) -> Flags:
     """By reading, whether the interval before it has the flag."""
-    before = np.zeros(flags.shape, bool)
-    before[:, 1:] = flags[:, :-1]
-    return before
+    shifted = np.zeros(flags.shape, bool)
+    shifted[:, 1:] = flags[:, :-1]
+    return shifted
 
 
 def steps(values: NDArray[Any]) -> NDArray[Any]:

@@ -77,12 +77,12 @@ def explain(gpu: Explained) -> dict[str, Any]:
 
 def judged(gpu: Explained) -> dict[str, Any]:
     """When the GPUs were judged, of how many, and how many runs are newer."""
-    judged = gpu.found
+    judgement = gpu.found
     return {
-        "at": None if judged is None else judged.judged_at,
+        "at": None if judgement is None else judgement.judged_at,
         "gpus": gpu.judged,
-        "newer_runs": None if judged is None else judged.newer.runs,
-        "newer_events": None if judged is None else judged.newer.facts,
+        "newer_runs": None if judgement is None else judgement.newer.runs,
+        "newer_events": None if judgement is None else judgement.newer.facts,
     }
 
 

@@ -233,3 +233,19 @@ def test_process_numbers_are_no_jobs() -> None:
     row = variability(frame, replicates=0)[0].icc_job
     assert row.value is None
     assert row.reason == "fewer than half of the runs share their job with another GPU"
+
+
+def test_medians_of_many_gpus_with_runs_in_any_order_and_number() -> None:
+    rng = np.random.default_rng(9)
+    gpu = rng.permutation(np.repeat(np.arange(300), 1 + np.arange(300) % 4))
+    value = 100 + rng.normal(0, 3, len(gpu))
+    of_runs, of_gpus = variability(frame([f"GPU-{g:03d}" for g in gpu], value.tolist()), replicates=0)
+    medians = np.array([np.median(value[gpu == g]) for g in range(300)])
+    assert of_gpus.median == pytest.approx(np.median(medians))
+    assert of_gpus.worst_over_median == pytest.approx(medians.max() / np.median(medians))
+    within = sum(((value[gpu == g] - value[gpu == g].mean()) ** 2).sum() for g in range(300)) / (len(gpu) - 300)
+    sizes = np.bincount(gpu)
+    means = np.array([value[gpu == g].mean() for g in range(300)])
+    between = (sizes * (means - value.mean()) ** 2).sum() / 299
+    variance = max(0.0, (between - within) / ((len(gpu) - (sizes**2).sum() / len(gpu)) / 299))
+    assert of_runs.icc.value == pytest.approx(variance / (variance + within))
