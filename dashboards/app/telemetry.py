@@ -40,7 +40,7 @@ from ..words import listed, many
 from .page import TELEMETRY, URL, Page, choice, component, field, following, graph, heading, labelled, prose, told
 from .reading import STILL
 from .state import State as Address
-from .state import moment, parse, typed_times
+from .state import parse, typed_times
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
@@ -55,8 +55,8 @@ METRICS = ("power_mw", "sm_clock_mhz", "temperature_c")
 """What an address without metrics shows."""
 TABLES = (*STILL, "telemetry")
 """Tables that tell when readings of the past may have changed: an import, a new day."""
-GPUS, METRIC, CLUSTER, LIVE, FROM, TO, WRONG, MOVED, LENGTH = (
-    f"telemetry-{name}" for name in ("gpus", "metrics", "cluster", "live", "from", "to", "wrong", "moved", "length")
+GPUS, METRIC, CLUSTER, LIVE, FROM, TO, WRONG, LENGTH = (
+    f"telemetry-{name}" for name in ("gpus", "metrics", "cluster", "live", "from", "to", "wrong", "length")
 )
 GRAPH, LANES, SUMMARY, DRAWN, MEANWHILE, NEWEST, TICK, STATUS = (
     f"telemetry-{name}" for name in ("graph", "lanes", "summary", "drawn", "meanwhile", "newest", "tick", "status")
@@ -66,7 +66,7 @@ _BESIDE = ("utilization", "power_mw", "temperature_c", "memory_used", "sm_clock_
 _LENGTHS = {"hour": "Last hour", "day": "Day", "week": "Week", "all": "All"}
 _WINDOWS = {"": "Live: off", "5m": "Live: 5 minutes", "15m": "Live: 15 minutes", "1h": "Live: 1 hour"}
 _KINDS = {"gpu": "", "node": "node ", "cabinet": "cabinet "}
-_CONFIG = {"doubleClick": "autosize", "scrollZoom": False}
+_CONFIG = {"doubleClick": "autosize", "doubleClickDelay": 500, "scrollZoom": False}  # ms: as desktops have it
 _OFFERED = 30  # of cabinets, nodes and GPUs each, that fit what is typed
 _MOST_METRICS, _MOST_NEWEST, _NAMED = 6, 2_000, 4
 _LOOKED_AT = 8  # GPUs that tell when readings began
@@ -252,11 +252,6 @@ def _changed(reading: Reading, state: Address, used: Any, value: Any, times: tup
         return replace(state, cluster=value)
     if used == LIVE:
         return replace(state, live=value or None, since=None, until=None)
-    if used == MOVED:
-        ends = (moment(end) if isinstance(end, str) else end and round(end * 1e6) for end in value or (None, None))
-        since, until = ends
-        is_range = since is not None and until is not None and since < until
-        return replace(state, since=since, until=until, live=None) if is_range else state
     view = view_of(reading, state)
     if isinstance(used, dict):  # the last hour is what an address without a range shows
         length = used["length"]
@@ -304,7 +299,6 @@ def _follow_inputs(app: Dash, reading: Reading) -> None:
 
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("telemetry", "moved"),
-        Output(MOVED, "data"),
         Output(URL, "search", allow_duplicate=True),
         Input(GRAPH, "relayoutData"),
         Input(LANES, "relayoutData"),
@@ -317,7 +311,6 @@ def _follow_inputs(app: Dash, reading: Reading) -> None:
         *(Input(name, "value") for name in lists),
         *(Input(name, event) for name in (FROM, TO) for event in ("n_submit", "n_blur")),
         Input({"type": LENGTH, "length": ALL}, "n_clicks"),
-        Input(MOVED, "data"),
         *(State(name, "value") for name in (FROM, TO)),
         State(URL, "search"),
         prevent_initial_call=True,
@@ -447,7 +440,6 @@ def _layout(reading: Reading, state: Address) -> Component:
             html.Div(drawn, id=DRAWN, hidden=True),
             html.Div(id=NEWEST),
             dcc.Interval(TICK, interval=_TICK_MS, disabled=True),
-            dcc.Store(MOVED),
         ],
         className="telemetry",
     )

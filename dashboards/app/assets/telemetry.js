@@ -7,12 +7,16 @@
       moved(drawn, lanes) {
         const none = window.dash_clientside.no_update, [by] = window.dash_clientside.callback_context.triggered;
         const event = by && (by.prop_id.startsWith("telemetry-lanes") ? lanes : drawn);
-        if (!event) return [none, none];
-        if (event["xaxis.autorange"]) return [none, before.length ? before.pop() : none];
-        const range = event["xaxis.range"] || [event["xaxis.range[0]"], event["xaxis.range[1]"]];
-        if (range[0] === undefined || range[1] === undefined) return [none, none];
+        if (!event) return none;
+        if (event["xaxis.autorange"]) return before.length ? before.pop() : none;
+        const [since, until] = event["xaxis.range"] || [event["xaxis.range[0]"], event["xaxis.range[1]"]];
+        if (since === undefined || until === undefined) return none;
         before.push(location.search);
-        return [range, none];
+        const asked = new URLSearchParams(location.search);
+        asked.delete("live");
+        for (const [name, at] of Object.entries({since, until}))
+          asked.set(name, typeof at === "number" ? new Date(at).toISOString() : at.replace(" ", "T"));
+        return `?${asked}`.replaceAll("%3A", ":");
       },
     },
   });
