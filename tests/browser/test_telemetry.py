@@ -90,7 +90,9 @@ def test_drag_looks_closer_and_double_click_goes_back(opened: Opened) -> None:
     # The field is written with the figure; until both stand, the browser is busy and could take one click for two.
     page.wait_for_function(f"document.querySelector('#telemetry-from').value > '{closer[0][:23]}'")
     closest = page.locator("#telemetry-from").input_value()
-    page.wait_for_function(f"document.querySelector('{_DRAWN}')._fullLayout.xaxis.range[0].startsWith('{closest[:19]}')")
+    page.wait_for_function(
+        f"document.querySelector('{_DRAWN}')._fullLayout.xaxis.range[0].startsWith('{closest[:19]}')"
+    )
     box = page.locator(f"{_DRAWN} .nsewdrag").first.bounding_box()
     assert box is not None
     page.mouse.dblclick(box["x"] + 200, box["y"] + 50)
