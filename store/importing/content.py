@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 _RATIO, _LEAST = 100, 64 << 20  # bytes
 _PIECE, _PIECE_ROWS = 1 << 20, 4096  # bytes, rows that are read at once
 _TAR = slice(257, 262)  # where a tar archive says that it is one
-_ARCHIVES = ((b"PK\x03\x04", "zip"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz"))
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_ARCHIVES = (
+    (b"PK\x03\x04", "zip file"), (b"BZh", "bzip2 file"), (b"\xfd7zXZ", "xz file"), (b"x\x01", "zlib stream"),
+    (b"x\x9c", "zlib stream"), (b"x\xda", "zlib stream"), (_GZIP, "gzip file in another"),
+    (_ZSTD, "zstd file in another"),
+)  # fmt: skip
 _NS = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}
 
 
@@ -144,6 +149,7 @@ class Sheet:
     duplicates: list[int] = field(default_factory=list)  # keys of rows
     events: list[tuple[int, Event]] = field(default_factory=list)
     messages: list[tuple[int, str]] = field(default_factory=list)  # lines in which a tool says something
+    first_xids: set[tuple[int, int]] = field(default_factory=set)  # row and XID: may have been there before the file
     used: set[str] = field(default_factory=set)  # of --at and --every, where something was read with them
     jobs: Sheet | None = None  # of telemetry: who had the GPUs, as the same file says
     source: str = ""  # of jobs: a code of `jobs.source`
@@ -464,10 +470,10 @@ def load(path: Path) -> bytes:
 def _unpacked(packed: bytes, path: Path) -> bytes:
     content = packed
     try:
-        if packed[:2] == b"\x1f\x8b":
+        if packed.startswith(_GZIP):
             with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
                 content = _limited(stream, packed, path)
-        elif packed[:4] == b"\x28\xb5\x2f\xfd":
+        elif packed.startswith(_ZSTD):
             import pyarrow as pa
 
             with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
@@ -476,7 +482,7 @@ def _unpacked(packed: bytes, path: Path) -> bytes:
         raise InputError(f"{path}: the compressed file is damaged or cut short ({error}); fetch it again") from error
     for magic, archive in _ARCHIVES:
         if content.startswith(magic):
-            raise InputError(f"{path} is a {archive} file; unpack it first (whorl reads plain, .gz and .zst files)")
+            raise InputError(f"{path} is a {archive}; unpack it first (whorl reads plain, .gz and .zst files)")
     return content
 
 

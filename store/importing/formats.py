@@ -96,6 +96,15 @@ _OTHERS = (
         "nvidia-smi -q",
     ),
     (
+        r"^#\s+size\s+count\s+type\s+redop\b",
+        "what nccl-tests prints, which is of several GPUs together; of single ones, run nvbandwidth --json",
+    ),
+    (
+        r"^\| Diagnostic +\| Result|\A\s*\{\s*\"DCGM (?:GPU )?Diagnostic\"",
+        "what dcgmi diag prints; write its verdicts as a CSV with node, index, test and result, and give --map "
+        "test=workload --map result=status",
+    ),
+    (
         r"\A *JobID(?:Raw)? .*\n *-{4,} +-",
         "what sacct prints for people; save it with sacct -P and read that with whorl jobs import --log",
     ),

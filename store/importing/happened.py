@@ -22,7 +22,7 @@ from . import identity
 from .content import LINE, Sheet
 from .meanings import LOST_MARKS, NO_ANSWER, Bound
 from .times import instant
-from .values import stated
+from .values import is_placeholder, stated
 
 _AT_ONCE = 0.25  # of the shortest time between two readings of a GPU
 _SHOWN = 10  # sentences in the report; the table has all
@@ -69,16 +69,36 @@ def of_rows(sheet: Sheet, stamps: str) -> pl.DataFrame:
         "node": [whose[key][1] for key, _ in events],
     }
     frame = pl.DataFrame({name: columns[name] for name in _SCHEMA}, {**_SCHEMA, "ts": pl.Int64})
+    frame = _without_known_xids(frame.with_columns(times_of_ns(pl.col("ts"))), sheet)
     _tell(((gpu, detail) for gpu, detail in frame.select("gpu", "detail").iter_rows()), frame.height, sheet.notes)
-    return frame.with_columns(times_of_ns(pl.col("ts")))
+    return frame
+
+
+def _without_known_xids(events: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
+    """Without what an exporter still shows: the last XID of a GPU, where the store has it as the last one before."""
+    stored = sheet.options.xids() if sheet.first_xids else pl.DataFrame()
+    if stored.is_empty():
+        return events
+    first = pl.DataFrame(list(sheet.first_xids), {LINE: pl.Int64, "code": pl.Int64}, orient="row")
+    stored = stored.select(pl.col("gpu").cast(pl.String), "ts", pl.col("code").alias("last")).sort("ts")
+    shows = (
+        events.join(first, on=[LINE, "code"]).sort("ts").join_asof(stored, on="ts", by="gpu", check_sortedness=False)
+    )
+    return events.join(shows.filter(pl.col("last") == pl.col("code")), on=[LINE, "code"], how="anti")
 
 
 def mark_lost(sheet: Sheet, readings: list[Bound], identities: list[Bound]) -> None:
-    """Add `=lost`: what the fields of a row say that happened to its GPU, a kind of event, or NULL."""
+    """Add `=lost`: what the fields of a row say that happened to its GPU, a kind of event, or NULL.
+
+    Of readings that the GPU does not have, or this user may not see, the fields say so whether it answers or not.
+    """
     marks = [pl.col(item.column).str.extract(_MARK, 1) for item in (*readings, *identities)]
     kind = pl.coalesce(marks).str.to_lowercase().replace_strict(_KINDS, default=None, return_dtype=pl.String)
     no_answer = [pl.col(item.column).str.to_lowercase().is_in(NO_ANSWER) for item in readings]
-    silent = pl.all_horizontal(no_answer) if len(no_answer) > 1 else pl.lit(False)
+    silent = pl.sum_horizontal(pl.lit(0), *no_answer) > 1
+    if any(sheet.counts(silent)):  # else the fields need not be looked at again: a log may be large
+        nothing = [is_placeholder(item.column, minus_one=False) for item in readings]
+        silent &= pl.all_horizontal(failed | none for failed, none in zip(no_answer, nothing, strict=True))
     sheet.frame = sheet.frame.with_columns(
         pl.coalesce(kind, pl.when(silent).then(pl.lit(EventKind.LOST.value))).alias("=lost")
     )
@@ -105,10 +125,7 @@ def of_lost_gpus(sheet: Sheet) -> pl.DataFrame:
         before = kind.shift().over(whose)
         events = rows.sort("ts", maintain_order=True).filter(kind.is_not_null() & kind.ne_missing(before))
     events = pl.concat([events, _of_messages(sheet, rows)]).sort("ts")
-    places = {text: identity.address(text) for text in events["pci_bus_id"].drop_nulls()}
-    events = events.with_columns(
-        pl.col("pci_bus_id").replace(places), kind.replace_strict(_SENTENCES, default=None).alias("detail")
-    )
+    events = events.with_columns(kind.replace_strict(_SENTENCES, default=None).alias("detail"))
     _tell(
         events.select(pl.coalesce("gpu", "pci_bus_id", pl.lit("a GPU")), "detail").iter_rows(),
         events.height,

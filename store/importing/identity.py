@@ -95,6 +95,10 @@ def _of_rows(sheet: Sheet) -> str:
 
     --gpu names the GPU of a file that has one GPU only, whatever else the file says of it but a UUID.
     """
+    if "pci_bus_id" in sheet.bound:
+        column = sheet.bound["pci_bus_id"].column
+        places = {text: address(text) for text in sheet.frame[column].unique()}
+        sheet.frame = sheet.frame.with_columns(pl.col(column).replace(places))
     if "serial" in sheet.bound:  # boards without a serial number may say 0
         sheet.frame = sheet.frame.with_columns(pl.col(sheet.bound["serial"].column).str.replace("^0+$", ""))
     _pass_over_empty(sheet)
@@ -262,7 +266,7 @@ def _first_identity(sheet: Sheet) -> str:
         keys["slot"] = pl.col("=place")
     for key in ("serial", "pci_bus_id"):
         if key in sheet.bound:
-            keys[key] = _of_board_part(sheet, sheet.bound[key].column, key, host, fleet)
+            keys[key] = _of_board_part(sheet.bound[key].column, key, host, fleet)
     stored = fleet["gpu"].unique().implode()
     by_serial = {"index", "serial"} <= keys.keys() and {"gpu", "instance"}.isdisjoint(sheet.bound)
     if by_serial and not _is_of_boards(sheet, sheet.bound["serial"].column):
@@ -307,7 +311,7 @@ def _numbered(host: pl.Expr, number: pl.Expr, fleet: pl.DataFrame) -> pl.Expr:
     return pl.when(name.is_in(list(keys))).then(name.replace(keys)).otherwise(host + ":" + number)
 
 
-def _of_board_part(sheet: Sheet, column: str, key: str, host: pl.Expr, fleet: pl.DataFrame) -> pl.Expr:
+def _of_board_part(column: str, key: str, host: pl.Expr, fleet: pl.DataFrame) -> pl.Expr:
     """The GPU with a serial number, or at a PCI address of a host: as the store knows it, else named after it.
 
     A serial number is one GPU wherever it is; an address is one of its host only.
@@ -316,7 +320,7 @@ def _of_board_part(sheet: Sheet, column: str, key: str, host: pl.Expr, fleet: pl
     if key == "serial":
         return text.replace(dict(stored.select("serial", "gpu").iter_rows()))
     known = {f"{node}:{address(part)}": gpu for node, part, gpu in stored.select("node", key, "gpu").iter_rows()}
-    return (host + ":" + text.replace({name: address(name) for name in sheet.frame[column].unique()})).replace(known)
+    return (host + ":" + text).replace(known)
 
 
 def _is_of_boards(sheet: Sheet, column: str) -> bool:

@@ -16,7 +16,7 @@ import polars as pl
 from ...errors import InputError
 from .. import views
 from ..names import by_number
-from ..vocabulary import JobSource
+from ..vocabulary import EventKind, JobSource
 from . import allocations, formats, node_power, runs, superseding, tags, telemetry, timelines
 from .content import LINE, Content, Sheet
 from .layout import recognise
@@ -64,9 +64,9 @@ def import_file(into: Store | Path, path: Path, options: Options) -> Report:
     if not isinstance(into, Path):
         if (before := provenance.earlier(into)) is not None:
             return before  # before a large file is cut into rows, which takes long
-        fleet, cards = (cache(partial(query, into, options.cluster)) for query in (_fleet, _cards))
+        fleet, cards, xids = (cache(partial(query, into, options.cluster)) for query in (_fleet, _cards, _xids))
         order = tags.slurm_order(into.root / tags.SPOOL, options.cluster)
-        options = replace(options, fleet=fleet, cards=cards, slurm_order=order)
+        options = replace(options, fleet=fleet, cards=cards, xids=xids, slurm_order=order)
     parsed = _parse(formats.read(loaded, options))
     store = Store.create(into) if isinstance(into, Path) else into
     with store.exclusive():  # no other import may store the same rows between the check and the append
@@ -94,6 +94,12 @@ def _cards(store: Store, cluster: str) -> pl.DataFrame:
     several = f"SELECT * FROM ({views.cards('gpus')}) QUALIFY count(DISTINCT gpu) OVER (PARTITION BY cluster, name) > 1"
     cards = store.sql(f"SELECT cluster, name, gpu AS card, since FROM ({several}) WHERE since < until").polars()
     return cards.filter(pl.col("cluster") == cluster).drop("cluster")
+
+
+def _xids(store: Store, cluster: str) -> pl.DataFrame:
+    """The XIDs of the GPUs of a cluster: gpu, ts, code."""
+    of_cluster = (pl.col("cluster") == cluster) & (pl.col("kind") == EventKind.XID)
+    return store.collect(store.scan("events").filter(of_cluster).select("gpu", "ts", "code"))
 
 
 def _parse(sheet: Sheet) -> Parsed:
@@ -182,9 +188,9 @@ def _telemetry(store: Store, parsed: Parsed) -> dict[str, pl.DataFrame]:
     _tell_of_namesakes(parsed, frame, store.collect(in_store.select("gpu").unique())["gpu"])
     if len(numbered := _known_by_number(store, frame, parsed.sheet.options.cluster)):
         parsed.report.notes.append(
-            f"the store knows {', '.join(numbered[:3])}{', ...' if len(numbered) > 3 else ''} by node and number only, "
-            "and this file has UUIDs there: each counts as two GPUs, and so does its energy; import files with UUIDs "
-            "into a new store first, and files with numbers find their GPUs"
+            f"the store knows {', '.join(numbered[:3])}{', ...' if len(numbered) > 3 else ''} without a UUID, and this "
+            "file has UUIDs there: each counts as two GPUs, and so does its energy; import files with UUIDs into a new "
+            "store first, and files with numbers or serials find their GPUs"
         )
     stored = store.collect(in_store.filter(ts.is_between(frame["ts"].min(), frame["ts"].max())))
     if parsed.sheet.options.gpu is None:
@@ -231,11 +237,18 @@ def _check_another_file(parsed: Parsed, stored: pl.DataFrame) -> None:
 
 def _known_by_number(store: Store, frame: pl.DataFrame, cluster: str) -> list[str]:
     """The names of GPUs of which the store has no UUID, and these rows have one."""
-    with_slots = frame.filter(pl.col("uuid").str.starts_with("GPU-"))
-    names = with_slots.select(pl.format("{}/{}", "node", "slot").alias("name")).unique().drop_nulls()["name"]
-    bare = "select cluster, name from gpus_now where uuid is null and parent is null and name <> gpu"
-    known = store.sql(bare).to_pylist() if len(names) else []
-    return sorted({row["name"] for row in known if row["cluster"] == cluster} & set(names), key=by_number)
+    with_uuids = frame.filter(pl.col("uuid").str.starts_with("GPU-"))
+    if with_uuids.is_empty():
+        return []
+    names = with_uuids.select(pl.format("{}/{}", "node", "slot")).unique().to_series()
+    serials = with_uuids["serial"].unique() if "serial" in frame.columns else pl.Series(dtype=pl.String)
+    bare = "uuid is null and parent is null and (name <> gpu or gpu = serial)"
+    known = store.sql(f"select cluster, name, serial from gpus_now where {bare}").polars()
+    known = known.filter(
+        pl.col("cluster") == cluster,
+        pl.col("name").is_in(names.implode()) | pl.col("serial").is_in(serials.implode()).fill_null(False),
+    )
+    return sorted(known["name"], key=by_number)
 
 
 def _unseen(parsed: Parsed, stored: pl.DataFrame) -> pl.DataFrame:

@@ -207,11 +207,13 @@ _BOARD: tuple[Meaning, ...] = (
 BOARD = ("model", *(meaning.name for meaning in _BOARD))
 """What a file may say of a GPU besides its place: columns of `gpus`."""
 
-LIMITS = (
-    "power_limit_default_mw", "power_limit_min_mw", "power_limit_max_mw", "sm_clock_max_mhz", "mem_clock_max_mhz",
-    "temperature_max_operating_c", "temperature_slowdown_c", "temperature_shutdown_c", "memory_total",
-)  # fmt: skip
-"""What a GPU may do at most: columns of `gpus` that only logs of its whole state have."""
+LIMITS: dict[str, tuple[str, ...]] = {
+    "power_limit_default_mw": ("power.default_limit",), "power_limit_min_mw": ("power.min_limit",),
+    "power_limit_max_mw": ("power.max_limit",), "sm_clock_max_mhz": ("clocks.max.sm",),
+    "mem_clock_max_mhz": ("clocks.max.memory", "clocks.max.mem"), "temperature_max_operating_c": (),
+    "temperature_slowdown_c": (), "temperature_shutdown_c": (), "memory_total": ("memory.total",),
+}  # fmt: skip
+"""What a GPU may do at most: columns of `gpus`, and what nvidia-smi --query-gpu calls them."""
 
 # A published `device` is a place; `dev_id` is not: in the files that have it, it is 0 on every row.
 RUN_MEANINGS: tuple[Meaning, ...] = (
@@ -268,9 +270,9 @@ TELEMETRY_MEANINGS: tuple[Meaning, ...] = (
     Meaning("timestamp", "time stamp", "when the reading was taken", ("timestamp",), column="ts"),
     *(_of_metric(metric) for metric in METRICS if metric.unit in _BY_UNIT),  # no tool prints a sensor's window or age
     *(
-        Meaning(_named(limit.name), "limit", limit.description, column=limit.name, **_BY_UNIT[limit.unit])  # type: ignore[arg-type]
-        for limit in GPUS.columns
-        if limit.name in LIMITS
+        Meaning(_named(c.name), "limit", c.description, LIMITS[c.name], column=c.name, **_BY_UNIT[c.unit])  # type: ignore[arg-type]
+        for c in GPUS.columns
+        if c.name in LIMITS
     ),
     Meaning("instance", "identity", "a MIG instance of the row's GPU, as the tool names it"),
 )

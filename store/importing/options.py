@@ -37,6 +37,7 @@ class Options:
     layout: Path | None = None  # the file that says how the ranks of a timeline are laid out
     ranks: Path | None = None  # the file that says which rank of a timeline has which GPU
     fleet: Callable[[], pl.DataFrame] = FLEET.to_frame  # the cluster's GPUs in the store
+    xids: Callable[[], pl.DataFrame] = pl.DataFrame  # gpu, ts, code: the XIDs in the store
     cards: Callable[[], pl.DataFrame] = pl.DataFrame  # name, card, since: of slots in which several cards were
     slurm_order: Callable[[str, datetime], Mapping[int, str]] | None = None  # as `tags.slurm_order` makes it
 

@@ -68,6 +68,7 @@ class Rows:
     allocations: Rows | None = None  # who had the GPUs: rows of jobs
     source: str = ""  # of these: a code of `jobs.source`
     _xids: dict[str, int] = field(default_factory=dict)  # the last of each GPU
+    _first_xids: dict[str, list[tuple[int, int, int | None]]] = field(default_factory=dict)  # key, XID, time; by GPU
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -94,9 +95,10 @@ class Rows:
         return self.numbers[line - 1] if self.numbers else line
 
     def refuse_rest(self, lines: list[int], reason: str) -> None:
-        """Count rows that the reader passed over, if it did not read or refuse them itself."""
-        seen = {*self._lines, *(line for _, line in self._refused)} if lines else set()
-        self._refused += [(reason, line) for line in lines if line not in seen]
+        """Refuse the rows in these lines, for this reason, which the reader did not read."""
+        unread = set(lines).difference(self._lines)
+        self._refused = [entry for entry in self._refused if entry[1] not in unread]
+        self._refused += [(reason, line) for line in sorted(unread)]
 
     def message(self, line: int, text: str) -> None:
         """Count a line in which the tool says something, such as that a GPU is lost. It is of the row before."""
@@ -114,16 +116,28 @@ class Rows:
         self._events.append((key, event))
 
     def last_xid(self, key: int, name: str, code: int, ts_ns: int | None = None) -> None:
-        """An event where the number of the last XID of the GPU called `name` becomes another; 0 is none.
-
-        What the file begins with happened at an unknown time, so it is only told.
-        """
+        """An event where the number of the last XID of the GPU called `name` becomes another; 0 is none."""
         before = self._xids.get(name)
         self._xids[name] = code
         if before is None and code:
-            self.note(f"{name} had XID {code} before the file begins: when is not known, so it is no event")
-        elif code and code != before:
+            self.first_xid(key, name, code, ts_ns)
+            return
+        self.begin_is_past(name)
+        if code not in (0, before):
             self.xid(key, code, ts_ns)
+
+    def first_xid(self, key: int, name: str, code: int, ts_ns: int | None) -> None:
+        """An XID with which the readings of the GPU called `name` begin: it happened before.
+
+        One reading alone says that it happened, which is an event of its time. Where others follow, it was before all
+        of them: it is told.
+        """
+        self._first_xids.setdefault(name, []).append((key, code, ts_ns))
+
+    def begin_is_past(self, name: str) -> None:
+        """Another reading of the GPU follows those that `first_xid` was called for."""
+        for _, code, _ in self._first_xids.pop(name, []):
+            self.note(f"{name} had XID {code} before the file begins: when is not known, so it is no event")
 
     def xid(self, key: int, code: int, ts_ns: int | None = None) -> None:
         """An event about an XID of the GPU of a row; one for each XID of a row."""
@@ -146,6 +160,9 @@ class Rows:
     def sheet(self, *, name: str, kind: str, sha256: str, size: int) -> Sheet:
         """The sheet of these rows, or of the allocations where there are no others. `name` and `kind` are those of the
         format."""
+        first_xids = [first for firsts in self._first_xids.values() for first in firsts]
+        for key, code, ts_ns in first_xids:
+            self.xid(key, code, ts_ns)
         jobs = self.allocations
         if jobs is not None and not len(self):
             jobs._refused += self._refused
@@ -175,6 +192,7 @@ class Rows:
             events=self._events,
             messages=self._messages,
             used=self.used,
+            first_xids={(key, code) for key, code, _ in first_xids},
             jobs=None if jobs is None else jobs.sheet(name=name, kind="jobs", sha256=sha256, size=size),
             source=self.source,
         )

@@ -26,6 +26,7 @@ _MEDIANS = {
     "temperature": "temperature_c",
     "power": "power_w",
 }
+_TOLD = 8  # unclear verdicts with a reason each
 # What a benchmark's verdict may be called, in lower case, besides the codes of `runs.status`.
 _VERDICTS = {
     **dict.fromkeys(("pass", "passed", "success", "successful", "good", "healthy"), Outcome.OK),
@@ -119,13 +120,12 @@ def _status(sheet: Sheet) -> None:
         unclear = ~is_placeholder(column, minus_one=False) & ~verdict.is_in(list(words))
         (number,) = sheet.counts(unclear)
         if number:
-            text = sheet.frame.filter(unclear)[column][0]
-            advice = (
-                f"{column} is {text[:40]!r}, which is no verdict that whorl reads: write ok, failed or wrong_result"
-            )
+            texts = sheet.frame.filter(unclear)[column].unique(maintain_order=True).head(_TOLD)
+            advice = "{} is {!r}, which is no verdict that whorl reads: write ok, failed or wrong_result".format
             if number == sheet.frame.height:
-                raise InputError(f"{sheet.file}: {advice}")
-            sheet.refuse((unclear, advice))
+                raise InputError(f"{sheet.file}: {advice(column, texts[0][:40])}")
+            sheet.refuse(*((unclear & (pl.col(column) == text), advice(column, text[:40])) for text in texts))
+            sheet.refuse((unclear, f"{column} is no verdict that whorl reads: write ok, failed or wrong_result"))
         status = verdict.replace_strict(words, default=Outcome.OK.value, return_dtype=pl.String)
     sheet.frame = sheet.frame.with_columns(status.alias("=status"), detail.cast(pl.String).alias("=status_detail"))
     if sheet.format or "status" not in sheet.bound:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from whorl.cli import cli
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.importing import Options, Report, import_file, read_file
@@ -93,6 +97,8 @@ XML = """<nvidia_smi_log>
 <gpu id="00000000:07:00.0"> <uuid>{}</uuid> <power_readings> <power_draw>61 W</power_draw> </power_readings> </gpu>
 </nvidia_smi_log>
 """
+COUNT = "DCGM_EXP_XID_ERRORS_COUNT"
+DMON = "#Date Time gpu pwr gtemp mtemp\n#YYYYMMDD HH:MM:SS Idx W C C\n"
 JOBSTATS = 'minor_number="4",name="NVIDIA A100",ordinal="6",uuid="' + UUID.format(1) + '"'
 
 
@@ -143,6 +149,42 @@ KINDS = {
         "select name, gpu from gpus_now order by name",
         [(f"n0{n}/0", UUID.format(n)) for n in (2, 3)],
     ),
+    "a GPU that nvidia-smi dmon says is lost": (
+        f"{DMON}  20261120 10:00:00 0 71 40 -\n  20261120 10:00:00 1 72 40 -\n  20261120 10:00:05 1 GPU is lost\n",
+        "select kind, gpu, strftime(ts, '%S') from events",
+        [("lost", "n1:1", "05")],
+    ),
+    "a GPU whose readings all fail but those that it does not have": (
+        f"{DMON}  20261120 10:00:00 0 ERR! 40 -\n  20261120 10:00:00 1 ERR! ERR! -\n",
+        "select kind, gpu from events",
+        [("lost", "n1:1")],
+    ),
+    "an address in two spellings": (
+        stream("uuid, pci.bus_id, power.draw [W]", f"{UUID.format(1)}, 0000:0b:00.0, 61 W"),
+        "select pci_bus_id from gpus",
+        [("00000000:0B:00.0",)],
+    ),
+    "what the GPU may do at most": (
+        stream("uuid, power.draw [W], memory.total [MiB], power.max_limit [W]",
+               f"{UUID.format(1)}, 61 W, 2 MiB, 400 W"),
+        "select memory_total, power_limit_max_mw from gpus",
+        [(2 << 20, 400_000)],
+    ),
+    "the last XID on one page": (
+        "".join(f'DCGM_FI_DEV_XID_ERRORS{{UUID="{UUID.format(n)}"}} {code}\n' for n, code in ((1, 79), (2, 0))),
+        "select kind, gpu, node, code from events",
+        [("xid", UUID.format(1), "n1", 79)],
+    ),
+    "a count of XIDs on one page": (
+        "".join(f'{COUNT}{{UUID="{UUID.format(1)}",xid="{code}"}} {count}\n' for code, count in ((31, 2), (43, 0))),
+        "select kind, gpu, node, code from events",
+        [("xid", UUID.format(1), "n1", 31)],
+    ),
+    "two outputs of nvbandwidth of one node": (
+        ON_TWO_HOSTS.format(50) + ON_TWO_HOSTS.format(51),
+        "select gpu, round(value, 2) from results where figure = 'time' order by value",
+        [("n1:0", 19.61), ("n1:0", 20.0)],
+    ),
     "the driver's number in jobstats": (
         f"nvidia_gpu_power_usage_milliwatts{{{JOBSTATS}}} 250000\nnvidia_gpu_jobId{{{JOBSTATS}}} 77\n",
         "select name, model, job_id from gpus_now join jobs using (gpu)",
@@ -155,8 +197,68 @@ KINDS = {
 def test_a_kind_of_report(kind: str, tmp_path: Path, store: Store) -> None:
     text, query, answer = KINDS[kind]
     (tmp_path / "log").write_text(text)
-    import_file(store, tmp_path / "log", Options(node="n1"))
+    done = CliRunner().invoke(cli, ["import", "--store", str(store.root), "--node", "n1", str(tmp_path / "log")])
+    assert done.exit_code == 0, done.output
     assert rows(store, query) == answer
+
+
+def test_the_last_xid_that_an_exporter_goes_on_to_show_is_one_event(tmp_path: Path, store: Store) -> None:
+    for minute, xid in enumerate((79, 79, 43)):
+        (tmp_path / "page").write_text(f'DCGM_FI_DEV_XID_ERRORS{{UUID="{UUID.format(1)}",number="{minute}"}} {xid}\n')
+        import_file(store, tmp_path / "page", Options(at=f"2026-11-20 10:0{minute}:00"))
+    assert rows(store, "select code, minute(ts) from events order by ts") == [(79, 0), (43, 2)]
+
+
+SAID: dict[str, tuple[str | bytes, str, str]] = {
+    "outputs of nvbandwidth that name no host": (
+        ON_TWO_HOSTS.format(50) + ON_TWO_HOSTS.format(51), "",
+        "2 outputs of nvbandwidth that name no host (from line 1 and from line 8 on): if they are of one node, give",
+    ),
+    "outputs of nvbandwidth of other hosts": (
+        ON_TWO_HOSTS.format(50) + ON_TWO_HOSTS.format(51).replace(":07:", ":0a:"), "--node n1",
+        "device 0 is 00000000:07:00 in the output of nvbandwidth from line 1 on and 00000000:0a:00 in that from line 8",
+    ),
+    "a file packed twice": (
+        gzip.compress(gzip.compress(b"timestamp,uuid,power.draw [W]\n")), "", "is a gzip file in another; unpack it"
+    ),
+    "a stream of zlib": (zlib.compress(b"timestamp,uuid,power.draw [W]\n"), "", "is a zlib stream; unpack it first"),
+    "a benchmark that was aborted": (
+        '{"node": "n7", "gpu-burn/abort": 1, "gpu-burn/time": 30}\n', "",
+        "has no result of a GPU: gpu-burn was aborted on n7 (line 1)",
+    ),
+    "a log of two tools": (
+        f"{DMON}  20261120 10:00:00 0 71 40 -\ntimestamp, index, power.draw [W]\n2026/11/20 10:00:00.000, 0, 61 W\n",
+        "--node n1",
+        "refused: 1 where it is of nvidia-smi --query-gpu, and the file is of nvidia-smi dmon: split it (line 5)",
+    ),
+    "a date that is not read": (
+        "100.0%  proc'd: 18 (6311 Gflop/s)   errors: 0   temps: 51 C\n\tSummary at:   Di 17. Nov 14:52:36 CET 2026\n"
+        "Tested 1 GPUs:\n\tGPU 0: OK\n", "--node n1",
+        "note: gpu-burn's time 'Di 17. Nov 14:52:36 CET 2026' cannot be read: --at says when it ran",
+    ),
+    "verdicts that are none": (
+        "node,index,test,result\nn1,0,r3,Pass\nn1,1,r3,Skip\nn1,2,r3,Warn\n",
+        "--map test=workload --map result=status --map index=index",
+        "refused: 1 where result is 'Warn', which is no verdict",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_what_is_said_of_a_file(kind: str, tmp_path: Path) -> None:
+    content, options, sentence = SAID[kind]
+    (tmp_path / "log").write_bytes(content if isinstance(content, bytes) else content.encode())
+    command = ["import", "--store", str(tmp_path / "store"), *options.split(), str(tmp_path / "log")]
+    done = CliRunner().invoke(cli, command, env={"COLUMNS": "400"})
+    assert sentence in " ".join(done.output.split())
+
+
+def test_gpus_that_were_known_by_their_serial_are_told_where_a_file_has_uuids(tmp_path: Path, store: Store) -> None:
+    (tmp_path / "a.csv").write_text(stream("serial, power.draw [W]", "132, 61 W"))
+    import_file(store, tmp_path / "a.csv", Options(node="n1"))
+    (tmp_path / "b.csv").write_text(stream("serial, uuid, power.draw [W]", f"132, {UUID.format(1)}, 61 W", day=21))
+    report = import_file(store, tmp_path / "b.csv", Options(node="n1"))
+    assert any(note.startswith("the store knows 132 without a UUID") for note in report.notes)
 
 
 def test_one_serial_number_is_one_gpu_whatever_its_place(tmp_path: Path, store: Store) -> None:

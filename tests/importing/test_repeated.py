@@ -267,4 +267,4 @@ def test_gpus_that_the_store_knows_by_number_only_are_told_of(store: Store, tmp_
         f"2026/11/02 10:00:05,2,{NEW},9",
     ]
     (note,) = [note for note in read(store, tmp_path / "uuids.csv", uuids, node="n01").notes if "UUIDs" in note]
-    assert note.startswith("the store knows n01/1 by node and number only, and this file has UUIDs there")
+    assert note.startswith("the store knows n01/1 without a UUID, and this file has UUIDs there")

@@ -82,6 +82,8 @@ OTHERS = {
     "Fri Nov 20 10:00:00 2026\n+----+\n| NVIDIA-SMI 535.104.05  |\n": "save nvidia-smi -q instead",
     f"GPU 0: NVIDIA A100 (UUID: {GPU})\n": "which has no measurements; save nvidia-smi -q",
     "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV12\t0-23\t0\n": "nvidia-smi topo prints",
+    "# nThread 1 nGpus 8\n#    size   count   type   redop    root\n": "of single ones, run nvbandwidth --json",
+    '{"DCGM Diagnostic": {"test_categories": []}}\n': "--map test=workload --map result=status",
     "JobIDRaw|JobID|State\n7|7|COMPLETED\n": "sacct prints of jobs; read it with whorl jobs import --log",
     '{"meta": {},\n "jobs": [{"derived_exit_code": {}}]}\n': "read it with whorl jobs import --log",
     "JobID     JobName  Partition \n------------ ---------- ---------- \n7   train  gpu\n": "save it with sacct -P",

@@ -12,7 +12,7 @@ import re
 
 from ....errors import InputError
 from ..lines import written
-from ..meanings import labelled, of_field, split_label
+from ..meanings import LOST_MARKS, labelled, of_field, split_label
 from ..rows import Rows, Value
 from ..times import Times
 
@@ -44,6 +44,7 @@ _COLUMNS = {
     "gract": "gr_engine_active [%]", "smutil": "sm_active [%]", "smocc": "sm_occupancy [%]",
     "dram": "dram_active [%]", "fp64": "fp64_active [%]", "fp32": "fp32_active [%]", "fp16": "fp16_active [%]",
 }  # fmt: skip
+_OF_LOST = re.compile(rf"\s\[?({'|'.join(LOST_MARKS)})\]?\s*$", re.IGNORECASE)
 _INSTANCE = ("mig", "gi", "ci", "gi-id", "ci-id")
 _NO_METRIC = ("date", "time", _XID, *_INSTANCE)
 _GPU_HEADER = re.compile(r"(?:^|[\s\]])#\s*(?:date[\s,]+)?(?:time[\s,]+)?gpu[\s,]+(?!pid\b)\S", re.IGNORECASE)
@@ -155,6 +156,8 @@ def read_nvidia_smi(text: str, rows: Rows) -> None:
             log.labels = [_COLUMNS.get(name, name) for name in log.names]
         elif _GPU_UNITS.search(content):
             continue
+        elif (lost := _OF_LOST.search(content)) is not None and "gpu" in log.names:
+            _reading(log, line, content[: lost.start()], lost[1])
         elif _MESSAGE.search(content):
             rows.message(line, content)
         elif log.names:
@@ -172,8 +175,11 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in (text.split(",") if "," in text else text.split())]
 
 
-def _reading(log: _Log, line: int, text: str) -> None:
+def _reading(log: _Log, line: int, text: str, lost: str = "") -> None:
+    """A line of values; with `lost`, that stands in place of the values behind the number of a GPU."""
     fields, before, width = _words(text), "", len(log.names)
+    if lost:
+        fields += ["-" if name in _INSTANCE else lost for name in log.names[log.names.index("gpu") + 1 :]]
     if "," in text:
         before, _, fields[0] = fields[0].rpartition(" ")
     elif len(fields) > width:

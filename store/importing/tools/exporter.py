@@ -267,12 +267,14 @@ def _tell_xids(key: int, reading: _Reading, counts: dict[tuple[str, int], int], 
     """
     gpu = reading.whose.uuid
     ts_ns = reading.when if isinstance(reading.when, int) else None
+    if reading.xid_counts or reading.xid is not None:
+        rows.begin_is_past(gpu)
     for code, (count, window_ms) in reading.xid_counts.items():
         before = counts.get((gpu, code), None if window_ms == 0 else 0)
         if before is not None and count > before:
             rows.xid(key, code, ts_ns)
         elif before is None and count:
-            rows.note(f"{gpu} had XID {code} before the file begins: when is not known, so it is no event")
+            rows.first_xid(key, gpu, code, ts_ns)
     for code in {code for of_gpu, code in counts if of_gpu == gpu} | reading.xid_counts.keys():
         counts[gpu, code] = reading.xid_counts.get(code, (0, 0))[0]
     if reading.xid is not None:

@@ -194,9 +194,14 @@ def _grow(gpus: list[_Gpu], number: int) -> None:
 def _instant(date: str, rows: Rows) -> int | None:
     stamp = Times(rows).of(date, 0) if date else None
     try:
-        return instant(stamp, rows.options.time_zone, rows.file) if stamp is not None else None
+        if stamp is not None:
+            return instant(stamp, rows.options.time_zone, rows.file)
     except InputError:  # a date that no calendar has
-        return None
+        pass
+    rows.note(
+        f"gpu-burn's time {date[:40]!r} cannot be read: --at says when it ran (LC_ALL=C gpu_burn ... writes it so)"
+    )
+    return None
 
 
 def _add(start: _Start, rows: Rows) -> None:

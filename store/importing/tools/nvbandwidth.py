@@ -64,6 +64,7 @@ class _Test:
 class _Output:
     """One run of nvbandwidth. `devices` are the lines that list its GPUs, `host` is of those that name none."""
 
+    line: int
     text: str
     host: str = ""
     driver: str = ""
@@ -80,8 +81,35 @@ def fits(head: str) -> bool:
 
 def read(text: str, rows: Rows) -> None:
     """Add the values of each test of each output in the text. Raises InputError for JSON that is damaged."""
-    for output in _of_json(text, rows) if _JSON.search(text) else _of_text(text, rows):
+    outputs = list(_of_json(text, rows) if _JSON.search(text) else _of_text(text, rows))
+    _check_one_host(outputs, rows)
+    for output in outputs:
         _add(output, rows)
+
+
+def _check_one_host(outputs: list[_Output], rows: Rows) -> None:
+    """Refuse several outputs that name no host, but for repeats on the host of --node. Raises InputError."""
+    nameless = [
+        output
+        for output in outputs
+        if output.tests and not (rows.host or output.host or any(host for host, _ in _entries(output)))
+    ]
+    listed: dict[str, tuple[str, int]] = {}
+    for output in nameless:
+        for _, entry in _entries(output):
+            before, line = listed.setdefault(entry["number"], (entry["pci"] or entry["model"], output.line))
+            if before != (entry["pci"] or entry["model"]):
+                raise InputError(
+                    f"{rows.file}: device {entry['number']} is {before} in the output of nvbandwidth from line {line} "
+                    f"on and {entry['pci'] or entry['model']} in that from line {output.line} on, and neither names "
+                    "its host: split the file there and give each part its --node"
+                )
+    if len(nameless) > 1 and rows.options.node is None and rows.options.gpu is None:
+        raise InputError(
+            f"{rows.file} has {len(nameless)} outputs of nvbandwidth that name no host (from line {nameless[0].line} "
+            f"and from line {nameless[1].line} on): if they are of one node, give --node NAME; else split the file and "
+            "give each part its --node"
+        )
 
 
 def _of_json(text: str, rows: Rows) -> Iterator[_Output]:
@@ -97,7 +125,9 @@ def _of_json(text: str, rows: Rows) -> Iterator[_Output]:
         if not isinstance(content, dict):
             raise InputError(f"{rows.file}: what stands under 'nvbandwidth' is not an object; run nvbandwidth again")
         host, driver = (str(content.get(key) or "") for key in ("Hostname", "Driver Version"))
-        output = _Output(part[:length], host, driver, [str(entry) for entry in _listed(content, "GPU Device list")])
+        output = _Output(
+            first, part[:length], host, driver, [str(entry) for entry in _listed(content, "GPU Device list")]
+        )
         place = 0
         for test in _listed(content, "testcases"):
             if not isinstance(test, dict):
@@ -133,7 +163,7 @@ def _of_text(text: str, rows: Rows) -> Iterator[_Output]:
 
 
 def _output(lines: list[tuple[int, str]], rows: Rows) -> _Output:
-    output = _Output("\n".join(line for _, line in lines), rows.host)
+    output = _Output(lines[0][0] if lines else 1, "\n".join(line for _, line in lines), rows.host)
     test, above = _Test(0, ""), ""
     width, heads = 0, False  # columns of the present matrix; whether the next line names them
     for number, line in lines:
@@ -195,14 +225,20 @@ def _add(output: _Output, rows: Rows) -> None:
         rows.note(f"nvbandwidth did not run {', '.join(waived)}: they do not fit the machine")
 
 
+def _entries(output: _Output) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The host of each listed GPU, "" where nothing names it, and the parts of its line."""
+    for line in output.devices:
+        if (match := _PROCESS.match(line) or _DEVICE.match(line)) is not None:
+            yield match["host"] or output.host, match.groupdict()
+
+
 def _gpus(output: _Output) -> dict[int, dict[str, Value]]:
     """What the output says of its GPUs, by their number in its matrices.
 
     A GPU has the number that its process gives it; where two of a host have the same one, as each process saw its own
     GPU only, and where a list goes through several hosts, the GPUs of each host are counted.
     """
-    matches = [match for line in output.devices if (match := _PROCESS.match(line) or _DEVICE.match(line))]
-    entries = [(match["host"] or output.host, match.groupdict()) for match in matches]
+    entries = list(_entries(output))
     numbers = Counter((host, entry.get("device")) for host, entry in entries)
     several = len({host for host, _ in entries}) > 1
     counted = any(times > 1 for (_, device), times in numbers.items() if device is not None)

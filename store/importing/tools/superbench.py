@@ -71,6 +71,8 @@ def read(text: str, rows: Rows) -> None:
         )
     for line, results in nodes:
         _Node(line, results, rows, others).add()
+    if not len(rows) and rows.notes:
+        raise InputError(f"{rows.file} has no result of a GPU: {rows.notes[0]}")
     if others:
         listed = ", ".join(f"{name} ({count})" for name, count in others.most_common(8)) + ", ..." * (len(others) > 8)
         rows.note(f"not stored, as it is no rate or duration of a single GPU: {listed}")
@@ -118,12 +120,15 @@ class _Node:
         for key, match in self.keys.items():
             benchmark, metric, rank = match.groups()
             value = self.results[key]
-            returned = metric.rpartition("/")[2] == "return_code"
+            returned, aborted = metric.rpartition("/")[2] == "return_code", metric == "abort"
             gpus = self._gpus(benchmark, metric, rank)
-            if not gpus and returned:
+            if not gpus and (returned or aborted):
                 if finite(value):
-                    host = self.node or "the node"
-                    self.rows.note(f"{benchmark} failed with return code {value} on {host} (line {self.line})")
+                    host, how = (
+                        self.node or "the node",
+                        "was aborted" if aborted else f"failed with return code {value}",
+                    )
+                    self.rows.note(f"{benchmark} {how} on {host} (line {self.line})")
             elif not gpus:
                 self.others[benchmark] += 1
             elif returned or _PASSED.search(metric):
