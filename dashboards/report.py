@@ -8,7 +8,8 @@ looked.write("report.html")
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,16 +18,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ..analysis import Variability, measurements, variability
+from ..analysis import Variability, variability
 from ..analysis.contents import FleetNow, fleet_now
 from ..analysis.energy.answers import EnergySummary, summary
 from ..analysis.energy.readings import covered
-from ..analysis.fleet.side_by_side import Against, against, comparable, gpus_on, labels, level_of, runs_of, side_by_side
+from ..analysis.fleet.side_by_side import Against, against, gpus_on, labels, level_of, runs_of, side_by_side
 from ..analysis.fleet.timelines import Timelines, Trend, timelines, trend
-from ..analysis.runs.measurements import codes
-from ..analysis.runs.probing import Probed, has_rows, probed
-from ..analysis.spread.repeats import Belongs, Leading
-from ..analysis.spread.variability import leading_of, leading_workload
+from ..analysis.runs.measurements import codes, places, workloads
+from ..analysis.runs.probing import Probed, durations, has_rows, probed
+from ..analysis.spread.repeats import Belongs, Leading, leading
+from ..analysis.spread.variability import leading_of, width
 from ..analysis.verdicts import Judgement, Kind, Verdict
 from ..analysis.verdicts.judge import judged
 from ..analysis.verdicts.judgements import last_judgement
@@ -90,7 +91,7 @@ class Looked:
     judged: Judgement
     """The verdicts: of these runs, or of all runs of the cluster."""
     spread: Sequence[Variability]
-    """The rows of `variability` for the same runs."""
+    """The rows of `variability` of level `gpu` for the same runs."""
     lines: Timelines | None
     """Telemetry of the GPUs that stand out, of one like most others and of some more; None where there is none."""
     trends: Sequence[Trend] = ()
@@ -214,27 +215,26 @@ def look(
     if stored is not None and any(newer := stored.newer(opened)):
         command = f"whorl verdicts {in_store(opened.root, probed_runs.cluster)}"
         stale_says = as_judged(stored.judged_at, newer, command)
-    measured = measurements(opened, clusters=[probed_runs.cluster], run_ids=True)
-    # Kinds of a workload are those among the runs that are shown, not those among all of the store.
-    workload_of_run = probed_runs.runs.select("run_id", pl.col("workload").cast(pl.Categorical))
-    runs = measured.drop("workload").join(workload_of_run, on="run_id", maintain_order="left")
+    gpu_places = places(opened)
+    runs = durations(probed_runs, gpu_places)
     spread = (
         variability(
             runs,
             replicates=REPLICATES,
             progress=lambda step, done, total: report_progress(f"{step}: {done:,} of {total:,} replicates"),
+            levels=("gpu",),
         )
         if runs.height
         else []
     )
-    first = leading_workload(opened, probed_runs.cluster, {row.workload for row in spread}, measured)
+    trends, first = _over_campaigns(opened, probed_runs, {row.workload for row in spread}, gpu_places)
     has_telemetry = has_rows(opened, "telemetry")
     return Looked(
         probed_runs,
         verdicts,
         spread,
         timelines(opened, probed_runs, gpus_to_draw(probed_runs, verdicts)) if has_telemetry else None,
-        trends=_trends(opened, probed_runs),
+        trends=trends,
         leading=first or leading_of(spread),
         energy=_energy(opened, probed_runs.cluster, progress),
         now=fleet_now(opened) if has_telemetry else None,
@@ -284,19 +284,31 @@ def _energy(store: Store, cluster: str, progress: Callable[[str], None] | None) 
     return energy if energy.total.get("measured_s") else None
 
 
-def _trends(store: Store, campaign: Probed) -> list[Trend]:
-    """The trends of the probes that the store has under the same names over all campaigns."""
+def _over_campaigns(
+    store: Store, campaign: Probed, timed: Collection[str], gpu_places: pl.DataFrame
+) -> tuple[list[Trend], Leading | None]:
+    """The trends of the probes that the store has under the same names over all campaigns, and which of the probes
+    `timed` to lead with: what `leading_workload` says."""
+    trends, widths = [], []
+    for runs in _of_all_campaigns(store, campaign):
+        trends.append(trend(runs))
+        widths += [width(work) for work in workloads(durations(runs, gpu_places)) if work.workload in timed]
+    return [row for row in trends if row is not None], leading(widths)
+
+
+def _of_all_campaigns(store: Store, campaign: Probed) -> Iterator[Probed]:
+    """The runs of each probe over all campaigns of the cluster, one probe at a time, as a large fleet has many."""
     cluster = campaign.cluster
-    probes = {work.name for part in comparable(store) if part.cluster == cluster for work in part.works}
-    workloads = [probe for probe in campaign.probes if probe in probes]
     if campaign.campaign:
         gpus = gpus_on(store, cluster)
-        trends = [trend(runs_of(store, cluster, probe, known=gpus)) for probe in workloads]
-    else:  # all runs are read already
-        number = pl.Series("gpu_no", codes(campaign.runs["gpu"], campaign.gpus["gpu"].to_list()))
-        runs = campaign.runs.with_columns(pl.lit(None, pl.String).alias("campaign"), number)
-        trends = [trend(replace(campaign, runs=runs.filter(pl.col("workload") == probe))) for probe in workloads]
-    return [row for row in trends if row is not None]
+        for probe in campaign.probes:
+            with suppress(InputError):  # over all campaigns it has several kinds, and none has this name
+                yield runs_of(store, cluster, probe, known=gpus, columns=("job_id", "probe_version"))
+        return
+    number = pl.Series("gpu_no", codes(campaign.runs["gpu"], campaign.gpus["gpu"].to_list()))
+    runs = campaign.runs.with_columns(pl.lit(None, pl.String).alias("campaign"), number)  # all runs are read already
+    for probe in campaign.probes:
+        yield replace(campaign, runs=runs.filter(pl.col("workload") == probe))
 
 
 # -- what a terminal prints -----------------------------------------------------------------------------------------
@@ -365,7 +377,7 @@ def _remarks(looked: Looked) -> list[str]:
 
 def _spread_rows(looked: Looked) -> list[Variability]:
     """The spread of each probe's GPUs, in the order of the probes."""
-    by_probe = {row.workload: row for row in looked.spread if row.level == "gpu"}
+    by_probe = {row.workload: row for row in looked.spread}
     return [by_probe[probe] for probe in looked.campaign.probes if probe in by_probe]
 
 
@@ -386,8 +398,8 @@ def report_document(looked: Looked, *, planted: Sequence[Planted] | None = None,
     if differ := _differences(looked, noun):
         parts.append(Section("How much they differ" if campaign.gpus.height > 1 else "Times", differ))
     parts += _where(looked, noun)
-    if trends := _over_campaigns(looked):
-        parts.append(Section("Over time", [trends], folded=True))
+    if chart := _over_time(looked):
+        parts.append(Section("Over time", [chart], folded=True))
     if campaign.gpus.height > 1 and not looked.beside.is_empty():
         parts.append(Section("Every GPU", [_every_gpu(looked, noun)]))
     if looked.lines is not None and looked.lines.gpus:
@@ -397,7 +409,7 @@ def report_document(looked: Looked, *, planted: Sequence[Planted] | None = None,
     tables = [documents.run_figures(campaign), documents.conditions(campaign)]
     conditions = [table for table in tables if table is not None]
     parts.append(Section("What was measured", [documents.about(campaign), *conditions], folded=True, anchor="measured"))
-    replicates = next((row.replicates for row in looked.spread if row.level == "gpu"), None)
+    replicates = next((row.replicates for row in looked.spread), None)
     parts.append(documents.definitions(looked.judged, noun, replicates))
     remarks = [*_remarks(looked), *(f"{capital(note)}" for note in notes), *looked.firmware]
     return Document(documents.headline(looked.fleet), parts, remarks)
@@ -507,7 +519,7 @@ def _timed_first(rows: pl.DataFrame) -> list[str]:
     return sorted(rows["workload"].unique(maintain_order=True), key=lambda probe: probe not in timed)
 
 
-def _over_campaigns(looked: Looked) -> Chart | None:
+def _over_time(looked: Looked) -> Chart | None:
     """Each probe over the campaigns of the cluster; None where there is one campaign or day."""
     trends = [trend for trend in looked.trends if trend.periods.height > 1]
     if not trends:

@@ -141,8 +141,8 @@ def read(path: Path, columns: Iterable[str] | None = None, *, only: Any = None) 
 
     try:
         with files.opened(path) as source, pq.ParquetFile(source) as file:
-            filled = filled_in(file)
-            chosen = [name for name in (filled if columns is None else columns) if name in file.schema_arrow.names]
+            names = {*file.schema_arrow.names}
+            chosen = [name for name in (filled_in(file) if columns is None else columns) if name in names]
             if only is None:
                 return file.read(columns=chosen, use_threads=False).replace_schema_metadata()
         import pyarrow.dataset as ds  # a collector does without

@@ -146,7 +146,8 @@ def rows_of(name: str, listing: Snapshot, verified: Verified, skip: Skip, bounds
     """A table of a snapshot. Raises FileNotFoundError where a file was replaced meanwhile."""
     spec = table(name)
     if name == LATEST.name:
-        return Rows([], late=latest(listing, verified, skip))
+        gpus = bounds.gpus if len(listing.files) == 1 else None  # the bounds are of the only table
+        return Rows([], late=latest(listing, verified, skip, gpus))
     paths = sound(spec, listing.files[name], verified, skip)
     live = live_rows(listing, name)
     if name != TELEMETRY.name:
@@ -195,11 +196,14 @@ def _near(live: pa.Table, paths: list[Path]) -> list[Path]:
     return near
 
 
-def latest(listing: Snapshot, verified: Verified, skip: Skip) -> pa.Table:
-    """The last reading of every GPU."""
+def latest(listing: Snapshot, verified: Verified, skip: Skip, gpus: Collection[int] | None = None) -> pa.Table:
+    """The last reading of every GPU. `gpus` (`gpu_hash`): those of others need not be there."""
     import pyarrow as pa
 
     parts = _read(LATEST, listing, verified, skip)
+    if gpus is not None:  # to find the last rows of a whole fleet takes longer than to read them
+        of_gpus = [[file_names.gpu_hash(gpu) in gpus for gpu in rows["gpu"].to_pylist()] for rows in parts]
+        parts = [rows.filter(pa.array(is_of_gpus)) for rows, is_of_gpus in zip(parts, of_gpus, strict=True)]
     live = [rows for content in listing.journals.values() if (rows := content.rows.get(TELEMETRY.name)) is not None]
     # Some journals at a time: those of a fleet have millions of rows, which would all be sorted together.
     parts += [keys.last_rows(live[at : at + _SORTED_JOURNALS]) for at in range(0, len(live), _SORTED_JOURNALS)]

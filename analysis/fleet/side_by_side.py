@@ -117,10 +117,16 @@ def gpus_on(store: Store, cluster: str) -> Known:
 
 
 def runs_of(
-    store: Store, cluster: str, workload: str, campaign: str | None = None, known: Known | None = None
+    store: Store,
+    cluster: str,
+    workload: str,
+    *,
+    campaign: str | None = None,
+    known: Known | None = None,
+    columns: Sequence[str] = (),
 ) -> Probed:
-    """The runs of a workload on a cluster, of a campaign or all; without events, with the columns that are compared,
-    and with `gpu_no`, the place of the GPU in `gpus`.
+    """The runs of a workload on a cluster, of a campaign or all; without events, with the columns that are compared and
+    `columns` of `runs`, and with `gpu_no`, the place of the GPU in `gpus`.
 
     `workload`: as `comparable` names it. The GPUs are all that the store knows on that cluster: `known`, or read anew.
     InputError where there are no such runs.
@@ -128,7 +134,9 @@ def runs_of(
     of_work = (pl.col("cluster") == cluster) & (pl.col("workload") == plain_workload(workload))
     condition = f"cluster = {quoted(cluster)} AND workload = {quoted(plain_workload(workload))} AND gpu IS NOT NULL"
     # By SQL: Polars would read all conditions of all runs.
-    runs = store.sql(f"SELECT {', '.join(_RUNS)}, {_CONDITIONS} AS conditions FROM runs WHERE {condition}").polars()
+    runs = store.sql(
+        f"SELECT {', '.join([*_RUNS, *columns])}, {_CONDITIONS} AS conditions FROM runs WHERE {condition}"
+    ).polars()
     times = store.scan("results").filter(of_work & pl.col("figure").is_in(_TIMES))
     figures_of_runs = store.collect(times.select("run_id", "figure", "value"))
     value = pl.Series("value", [None] * runs.height, dtype=pl.Float64)

@@ -20,7 +20,6 @@ from ..choosing import find, known_gpus
 from ..runs.measurements import SOUND, kind_of, limits, told_apart
 from ..runs.probing import figures, is_simulated, probed
 from ..runs.sittings import days
-from ..telemetry.extent import newest_readings
 from ..verdicts.judgements import Newer, StoredJudgement, clusters, last_judgement, stored
 from ..verdicts.verdict import ACROSS_NODES, Change, Kind, Level, NotJudged, Smallest, Verdict
 from . import happened, standing
@@ -58,7 +57,7 @@ class Explained:
     runs: pl.DataFrame = field(repr=False)
     """Of `own_runs`."""
     newest: pl.DataFrame = field(repr=False)
-    """Its newest reading, of `newest_readings`: at most a row, with the metrics `NEWEST`."""
+    """Its newest reading: at most a row, with `gpu` (its name), `at`, and the metrics `NEWEST` as they are stored."""
 
     @property
     def cluster(self) -> str:
@@ -127,7 +126,10 @@ def explain(store: Store, name: str, *, cluster: str | None = None, peers: bool 
 
 def newest_reading(store: Store, row: Mapping[str, Any]) -> pl.DataFrame:
     """Of `Explained.newest`. `row`: of `known_gpus`."""
-    return newest_readings(store, [(row["cluster"], key) for key in row["keys"]], NEWEST, 1)
+    gpus = [(row["cluster"], key) for key in row["keys"]]
+    readings = pl.DataFrame(store.arrow("latest", ["cluster", "ts", *NEWEST], gpus))
+    of_gpu = readings.filter(pl.col("cluster").eq_missing(pl.lit(row["cluster"]))).sort("ts").tail(1)
+    return of_gpu.select(pl.lit(row["name"]).alias("gpu"), pl.col("ts").alias("at"), *NEWEST)
 
 
 def _shared(store: Store, row: Mapping[str, Any]) -> dict[str, tuple[int, int]]:

@@ -63,7 +63,7 @@ def measurements(
     # In the order of the files, so that the same store gives the same answer to the last bit.
     joined = runs.join(times, on="run_id", how="left" if untimed else "inner", maintain_order="left")
     frame = store.collect(joined)
-    frame = frame.join(_places(store), on=["cluster", "gpu"], how="left", maintain_order="left")
+    frame = frame.join(places(store), on=["cluster", "gpu"], how="left", maintain_order="left")
     frame = coupled_jobs(frame).drop("probe_version")
     plain = frame["workload"]
     frame = told_apart(store, frame)
@@ -93,8 +93,8 @@ def _short(*names: str) -> pl.Expr:
     return pl.col(names).cast(pl.Categorical)
 
 
-def _places(store: Store) -> pl.DataFrame:
-    """One row a GPU: its cabinet and node, where these are known and unique."""
+def places(store: Store) -> pl.DataFrame:
+    """One row a GPU (cluster, gpu, node, cabinet; categorical): its place, where it is known and unique."""
     placed = store.scan("gpus").filter(pl.col("node").is_not_null())
     by_gpu = placed.group_by("cluster", "gpu").agg(
         pl.col("node").n_unique().alias("nodes"), pl.col("node").first(), pl.col("cabinet").drop_nulls().first()

@@ -20,7 +20,7 @@ from ...store.names import TRIAL_CAMPAIGN, gpu_name
 from ...store.vocabulary import EventKind, stated
 from ..by_number import by_number
 from ..engines import HERE, Coverage, Engine, opened
-from .measurements import SOUND, identities, told_apart
+from .measurements import SOUND, coupled_jobs, told_apart
 from .windows import GpuDays, PartRows, Progress, gpu_days, made, reasons_of
 
 if TYPE_CHECKING:
@@ -207,6 +207,20 @@ def _only(runs: pl.DataFrame, fit: pl.Expr) -> pl.DataFrame:
     return runs if mask.all(ignore_nulls=False) else runs.filter(mask)
 
 
+def durations(campaign: Probed, gpu_places: pl.DataFrame) -> pl.DataFrame:
+    """The duration of every run of a campaign that ended well, in the columns of `measurements` but for `run_id`.
+
+    `campaign`: also of some runs, as `side_by_side.runs_of` has them with job_id and probe_version. `gpu_places`: of
+    `measurements.places`.
+    """
+    names = ("workload", "gpu", "sm_clock_mhz", "temperature_c", "power_w", "job_id", "began", "probe_version")
+    timed = _only(campaign.runs.select(*names, "status", "value"), SOUND & pl.col("value").is_not_null())
+    timed = timed.select(pl.lit(campaign.cluster).alias("cluster"), *names, "value", pl.lit("ms").alias("unit"))
+    timed = timed.with_columns(pl.col("cluster", "workload", "gpu", "unit").cast(pl.Categorical))
+    timed = timed.join(gpu_places, on=["cluster", "gpu"], how="left", maintain_order="left")
+    return coupled_jobs(timed).drop("probe_version")
+
+
 def parted(runs: pl.DataFrame, *names: str) -> Iterator[tuple[tuple[str | None, ...], pl.DataFrame]]:
     """The rows of each combination of these columns, by their names; one at a time, as all at once are a copy."""
     code, kinds = np.zeros(runs.height, dtype=np.int64), [runs[name].cast(pl.Categorical) for name in names]
@@ -224,12 +238,13 @@ def campaigns(store: Store) -> pl.DataFrame:
 
     Runs that belong to no campaign, as imported ones do, are one row per cluster; its campaign is null.
     """
-    by_campaign = (
-        store.scan("runs")
-        .drop_nulls("cluster")
-        .group_by("cluster", "campaign")
-        .agg(pl.col("began").min(), pl.len().alias("runs"), pl.col("gpu").n_unique().alias("gpus"))
-    )
+    return _campaigns(store, (pl.len().alias("runs"), pl.col("gpu").n_unique().alias("gpus")))
+
+
+def _campaigns(store: Store, counts: Sequence[pl.Expr]) -> pl.DataFrame:
+    """The same with these counts: those of a large fleet take as long as all else that chooses a campaign."""
+    runs = store.scan("runs").drop_nulls("cluster")
+    by_campaign = runs.group_by("cluster", "campaign").agg(pl.col("began").min(), *counts)
     return store.collect(by_campaign.sort("began", "cluster", "campaign", nulls_last=False))
 
 
@@ -243,16 +258,20 @@ def probed(
     tells of its GPUs what needs none. InputError where there are no runs, no campaign or cluster of that name, and
     where several clusters have runs of no campaign and none is named.
     """
-    bare = _without_runs(store, cluster) if facts and campaign is None else None
+    of_runs = _campaigns(store, ())
+    bare = _without_runs(store, of_runs, cluster) if facts and campaign is None else None
     if bare is not None:
         return _probed(store, None, bare, every=True)
-    name, chosen_cluster = _chosen(store, campaign, cluster, every)
+    name, chosen_cluster = _chosen(store, of_runs, campaign, cluster, every=every)
     return _probed(store, name, chosen_cluster, every=every)
 
 
-def _without_runs(store: Store, cluster: str | None) -> str | None:
-    """The cluster, or the only one of the store, if it has facts and no runs. InputError where several have."""
-    with_runs = campaigns(store)["cluster"].to_list()
+def _without_runs(store: Store, of_runs: pl.DataFrame, cluster: str | None) -> str | None:
+    """The cluster, or the only one of the store, if it has facts and no runs. InputError where several have.
+
+    `of_runs`: of `campaigns`.
+    """
+    with_runs = of_runs["cluster"].to_list()
     if cluster in with_runs or (cluster is None and with_runs):
         return None
     clusters = clusters_with_facts(store)
@@ -405,9 +424,12 @@ def has_rows(store: Store, name: str) -> bool:
     return store.scan(name).head(1).collect().height > 0
 
 
-def _chosen(store: Store, campaign: str | None, cluster: str | None, every: bool) -> tuple[str | None, str]:
-    """The campaign, None for runs of none (and for all of them, if `every`), and the cluster."""
-    all_campaigns = campaigns(store)
+def _chosen(
+    store: Store, of_runs: pl.DataFrame, campaign: str | None, cluster: str | None, *, every: bool
+) -> tuple[str | None, str]:
+    """The campaign, None for runs of none (and for all of them, if `every`), and the cluster. `of_runs`: of
+    `campaigns`."""
+    all_campaigns = of_runs
     if all_campaigns.is_empty():
         raise no_runs(store, "telemetry and no runs" if has_rows(store, "telemetry") else "no runs")
     clusters = sorted(all_campaigns["cluster"].unique().to_list())
@@ -448,16 +470,15 @@ def other_names(store: Store, cluster: str) -> dict[str, str]:
 
     Only places that had one GPU, and GPUs that had one place.
     """
-    gpu_rows = identities(store).filter(pl.col("cluster") == cluster)
-    with_both = gpu_rows.drop_nulls(["uuid", "place"]).filter(
+    gpu_rows = store.scan("gpus").filter(pl.col("cluster") == cluster).select("gpu", "uuid", "place").unique()
+    alone = store.collect(gpu_rows.filter(pl.col("uuid").is_null()).drop_nulls("place").drop("uuid"))
+    if alone.is_empty():
+        return {}
+    with_both = store.collect(gpu_rows.drop_nulls(["uuid", "place"])).filter(
         (pl.col("uuid").n_unique().over("place") == 1) & (pl.col("place").n_unique().over("uuid") == 1)
     )
-    alone = (
-        gpu_rows.filter(pl.col("uuid").is_null())
-        .join(with_both, on="place", suffix="_known")
-        .select("gpu", "gpu_known")
-    )
-    return {other_name: gpu for other_name, gpu in alone.unique().iter_rows() if other_name != gpu}
+    alone = alone.join(with_both, on="place", suffix="_known").select("gpu", "gpu_known")
+    return {other_name: gpu for other_name, gpu in alone.sort("gpu", "gpu_known").iter_rows() if other_name != gpu}
 
 
 def gpus_of(store: Store, cluster: str, names: pl.Series, others: Mapping[str, str]) -> pl.DataFrame:

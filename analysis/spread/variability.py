@@ -7,8 +7,8 @@ level is, and will be in another sitting, the judge says (`verdicts/levels.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 SEED = 2022
 REPLICATES = 1000
+LEVELS = ("run", "gpu")
+"""Of rows: every run, and the median of each GPU."""
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being resampled, the replicates done and the replicates wanted."""
@@ -128,8 +130,10 @@ def variability(
     seed: int = SEED,
     progress: Progress | None = None,
     imported: Mapping[tuple[str, str], Mapping[str, int]] | None = None,
+    levels: Sequence[str] = LEVELS,
 ) -> list[Variability]:
-    """Two rows, level "run" then "gpu", for each (cluster, workload) of `runs`, in sorted order.
+    """Two rows, level "run" then "gpu", for each (cluster, workload) of `runs`, in sorted order; or only those of
+    `levels`, as a large fleet has many runs for each GPU, and each replicate orders them all.
 
     `runs`: one row a run with `cluster`, `workload`, `gpu`, `value` (a time: lower is better), `unit`, and where
     known `sm_clock_mhz`, `power_w`, `temperature_c`, `job_id`, `cabinet`, `node`, `began`; exact duplicates are
@@ -145,29 +149,20 @@ def variability(
         if of_workload.cluster not in places_by_cluster:
             places_by_cluster[of_workload.cluster] = _places(runs, of_workload.cluster)
         counted = (imported or {}).get((of_workload.cluster, of_workload.workload))
-        rows += _rows(
-            of_workload,
-            places_by_cluster[of_workload.cluster],
-            replicates,
-            seed,
-            progress,
-            dict(counted) if counted else None,
-        )
+        gpu_places = places_by_cluster[of_workload.cluster]
+        of_levels = _rows(of_workload, gpu_places, replicates, seed=seed, progress=progress, levels=levels)
+        rows += [replace(row, imported=dict(counted)) for row in of_levels] if counted else of_levels
     return rows
 
 
-def leading_workload(
-    store: Store, cluster: str, among: Collection[str] | None = None, frame: pl.DataFrame | None = None
-) -> Leading | None:
+def leading_workload(store: Store, cluster: str) -> Leading | None:
     """The workload of a cluster to lead with: over all its runs the widest spread that belongs to the GPUs.
 
-    `among`: only these workloads, as `measurements` names them. Without intervals, which take long: so it is the same
-    wherever it is shown. None where fewer than two GPUs have times. `frame`: of `measurements`, where it is
-    read already.
+    Without intervals, which take long: so it is the same wherever it is shown. None where fewer than two GPUs have
+    times.
     """
-    frame = measurements(store, clusters=[cluster]) if frame is None else frame
     try:
-        return leading(_width(runs) for runs in workloads(frame) if among is None or runs.workload in among)
+        return leading(map(width, workloads(measurements(store, clusters=[cluster]))))
     except InputError:  # a workload mixes units
         return None
 
@@ -205,8 +200,8 @@ class _Repeating:
         return float(np.median(self.moments.size))
 
 
-def _width(runs: Runs) -> tuple[str, float | None, Belongs]:
-    """A workload, the width of the spread of its GPUs in %, and whether it belongs to them."""
+def width(runs: Runs) -> tuple[str, float | None, Belongs]:
+    """A workload, the width of the spread of its GPUs in %, and whether it belongs to them: what `leading` asks for."""
     if len(runs.names) < 2:
         return runs.workload, None, Belongs.UNKNOWN
     repeating = _Repeating.of(runs)
@@ -215,10 +210,10 @@ def _width(runs: Runs) -> tuple[str, float | None, Belongs]:
 
 
 def _rows(
-    runs: Runs, gpu_places: pl.DataFrame | None, replicates: int, seed: int, progress: Progress | None,
-    imported: dict[str, int] | None,
+    runs: Runs, gpu_places: pl.DataFrame | None, replicates: int, *, seed: int, progress: Progress | None,
+    levels: Sequence[str],
 ) -> list[Variability]:  # fmt: skip
-    """The two rows of one workload."""
+    """The rows of one workload."""
     gpus, repeating = len(runs.names), _Repeating.of(runs)
     moments, middle, icc_gpu, icc_job = repeating.moments, repeating.middle, repeating.icc, repeating.icc_job
     orders = {"run": np.argsort(runs.value, kind="stable"), "gpu": np.argsort(middle, kind="stable")}
@@ -226,28 +221,29 @@ def _rows(
     owners = {"run": runs.gpu[orders["run"]], "gpu": orders["gpu"]}
     test = modes_test(ordered["gpu"], quantum(ordered["run"]))
     intervals_of: dict[str, dict[str, bootstrap.Interval | None]] = {
-        level: dict.fromkeys(bootstrap.FIGURES) for level in orders
+        level: dict.fromkeys(bootstrap.FIGURES) for level in levels
     }
     drawn = units(runs.names, middle, gpu_places)
     reason = None if replicates >= 1 else "the bootstrap was switched off"
     if reason is None and gpus < 2:
         reason = "a bootstrap needs more than one GPU"
     if reason is None:
-        resampled = {level: bootstrap.Resampled(ordered[level], owners[level], gpus, drawn.of) for level in orders}
+        resampled = {level: bootstrap.Resampled(ordered[level], owners[level], gpus, drawn.of) for level in levels}
+        of_icc = bootstrap.GroupMoments(moments, drawn.of)
         tell = progress and partial(progress, f"{runs.cluster} {runs.workload}")
-        again = bootstrap.replicate(resampled, seed, drawn.count, replicates, tell)
-        intervals_of["gpu"], _ = intervals(resampled["gpu"], again["gpu"], drawn)
-        intervals_of["run"], of_icc = intervals(resampled["run"], again["run"], drawn)
-        icc_gpu = with_interval(icc_gpu, of_icc)
+        again = bootstrap.replicate({**resampled, "icc": of_icc}, seed, drawn.count, replicates, tell)
+        intervals_of = {level: intervals(resampled[level], again[level], drawn) for level in levels}
+        icc_gpu = with_interval(icc_gpu, of_icc.interval(again["icc"], drawn.count))
         if repeating.of_jobs is not None:
             icc_job = with_interval(icc_job, bootstrap.replicate_icc(repeating.of_jobs, seed, replicates))
     correlations, halves, share = (
-        _correlations(runs, middle),
+        _correlations(runs, middle, levels),
         split_half(runs),
         _shares(runs, moments, gpu_places).as_dict(),
     )
     rows = []
-    for level, values in ordered.items():
+    for level in levels:
+        values = ordered[level]
         of_level = repeating.fences if level == "run" else spread(values)
         slow, fast = _outliers(of_level, values, owners[level], runs.names)
         about = (level, icc_gpu, icc_job, repeating.usual_runs)
@@ -259,7 +255,7 @@ def _rows(
                 icc=icc_gpu, icc_job=icc_job, correlation=correlations[level],
                 modes=tuple(places(values, test.splits)), modes_test=test, split_half=halves, shares=share,
                 interval=intervals_of[level], seed=seed, replicates=replicates, belongs=belongs_to(*about),
-                finding=finding(*about), left_out=runs.left_out, imported=imported,
+                finding=finding(*about), left_out=runs.left_out,
                 reasons={**of_level.reasons, "interval": interval_says},
             )
         )  # fmt: skip
@@ -287,14 +283,16 @@ def _outliers(
     return listed(range(figures.n - figures.slow, figures.n)), listed(range(figures.fast))
 
 
-def _correlations(runs: Runs, middle: Floats) -> dict[str, dict[str, Correlation]]:
-    """The correlation of time with each other column, at both levels. `middle`: (gpus,) the medians of GPUs."""
-    by_level: dict[str, dict[str, Correlation]] = {"run": {}, "gpu": {}}
+def _correlations(runs: Runs, middle: Floats, levels: Sequence[str]) -> dict[str, dict[str, Correlation]]:
+    """The correlation of time with each other column, at these levels. `middle`: (gpus,) the medians of GPUs."""
+    by_level: dict[str, dict[str, Correlation]] = {level: {} for level in levels}
     for name in OTHERS:
         column = runs.other(name)
-        typical = None if column is None else gpu_medians(column, runs.gpu, len(middle))
-        by_level["run"][name] = correlate(runs.value, column, SPOKEN[name])
-        by_level["gpu"][name] = correlate(middle, typical, SPOKEN[name]).with_interval()
+        if "run" in levels:
+            by_level["run"][name] = correlate(runs.value, column, SPOKEN[name])
+        if "gpu" in levels:
+            typical = None if column is None else gpu_medians(column, runs.gpu, len(middle))
+            by_level["gpu"][name] = correlate(middle, typical, SPOKEN[name]).with_interval()
     return by_level
 
 
@@ -425,8 +423,8 @@ def _alike(value: Floats, group: Ints, groups: int) -> bool:
 
 def intervals(
     resampled: bootstrap.Resampled, replicated: dict[str, Floats], drawn_units: Units
-) -> tuple[dict[str, bootstrap.Interval | None], bootstrap.Interval | None]:
-    """The intervals of the headline figures, and that of the ICC."""
+) -> dict[str, bootstrap.Interval | None]:
+    """The intervals of the headline figures."""
     once = resampled.figures(np.ones((1, drawn_units.count), dtype=np.int32))
     by_figure = {
         name: bootstrap.percentile_interval(replicated[name], float(once[name][0]), drawn_units.count)
@@ -440,7 +438,7 @@ def intervals(
         by_figure["fence_pct"] = None
     if drawn_units.count < FEW_FOR_TAILS:
         by_figure["p95p5_pct"] = None
-    return by_figure, bootstrap.icc_interval(once, replicated, resampled.moments, drawn_units.count)
+    return by_figure
 
 
 TIME = "time"

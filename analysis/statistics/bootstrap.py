@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -192,8 +194,30 @@ def icc_interval(
     return None if ends is None else (icc_from(ends[0], moments), icc_from(ends[1], moments))
 
 
+@dataclass(frozen=True)
+class GroupMoments:
+    """Groups, of which any weighting can be asked how much they repeat: `logarithms`, without their values."""
+
+    moments: Moments
+    unit: Ints | None = None
+    """What is drawn with each group, by number; None: the group by itself."""
+
+    @cached_property
+    def sums(self) -> Floats:
+        """(units, sums) of `repeatability.sums`."""
+        return sums(self.moments, self.unit)
+
+    def figures(self, drawn: Counts) -> dict[str, Floats]:
+        """`log_f` and its standard error, as of `Resampled.figures`, and `log_cov` with that of it."""
+        return logarithms(drawn.astype(np.float64), self.sums, self.moments.centre)
+
+    def interval(self, replicated: Mapping[str, Floats], units: int) -> Interval | None:
+        """Of the ICC, from the replicates of `figures`."""
+        return icc_interval(self.figures(np.ones((1, units), dtype=np.int32)), replicated, self.moments, units)
+
+
 def replicate(
-    resampled: dict[str, Resampled],
+    resampled: Mapping[str, Resampled | GroupMoments],
     seed: int,
     groups: int,
     replicates: int,
@@ -216,12 +240,5 @@ def replicate(
 
 def replicate_icc(moments: Moments, seed: int, replicates: int) -> Interval | None:
     """The interval of the ICC of groups that are drawn with replacement."""
-    columns = sums(moments)
-    parts = [
-        logarithms(drawn.astype(np.float64), columns, moments.centre)
-        for drawn in weights(seed, len(moments.size), replicates)
-    ]
-    replicated = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return icc_interval(
-        logarithms(np.ones((1, len(columns))), columns, moments.centre), replicated, moments, len(columns)
-    )
+    groups, count = GroupMoments(moments), len(moments.size)
+    return groups.interval(replicate({"icc": groups}, seed, count, replicates)["icc"], count)

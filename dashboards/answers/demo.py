@@ -57,7 +57,7 @@ def demo_json(result: DemoResult) -> dict[str, Any]:
         "seconds": result.seconds,
         "sittings": result.sittings,
         "wall_s": result.taken_s,
-        "variability": [row.as_dict() for row in result.looked.spread if row.level == "gpu"],
+        "variability": [row.as_dict() for row in result.looked.spread],
         "comparisons": judged.looks,
         "error_rate": ERROR_RATE,
         "not_judged": [mappings.not_judged(gap) for gap in judged.not_judged],

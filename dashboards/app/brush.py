@@ -304,7 +304,9 @@ def view(reading: Reading, choice: FleetChoice) -> FleetView:
     cluster, workload, campaign = choice.cluster.cluster, choice.workload, choice.campaign
 
     def read_probe() -> Beside:
-        return beside(runs_of(reading.store, cluster, workload, campaign, reading.answer(gpus_on, cluster)))
+        return beside(
+            runs_of(reading.store, cluster, workload, campaign=campaign, known=reading.answer(gpus_on, cluster))
+        )
 
     def make() -> FleetView:
         gpus = reading.kept(("beside", cluster, workload, campaign), read_probe)

@@ -45,7 +45,7 @@ def two(built_once: BuiltOnce) -> Store:
 @pytest.mark.parametrize("campaign", [None, "made-2"])
 def test_the_runs_of_one_workload_are_those_that_are_judged(campaign: str | None, two: Store) -> None:
     campaign_runs = probed(two, campaign, every=campaign is None)
-    workload_runs = runs_of(two, CLUSTER, "pagerank", campaign)
+    workload_runs = runs_of(two, CLUSTER, "pagerank", campaign=campaign)
     columns = ["gpu", "began", "value", "power_w", "model", "cabinet"]
     expected = campaign_runs.sound.filter(pl.col("workload") == "pagerank").select(columns)
     assert workload_runs.sound.select(columns).sort("gpu", "began").equals(expected.sort("gpu", "began"))
