@@ -255,7 +255,7 @@ def _rows(
                 icc=icc_gpu, icc_job=icc_job, correlation=correlations[level],
                 modes=tuple(places(values, test.splits)), modes_test=test, split_half=halves, shares=share,
                 interval=intervals_of[level], seed=seed, replicates=replicates, belongs=belongs_to(*about),
-                finding=finding(*about), left_out=runs.left_out,
+                finding=finding(*about), left_out=runs.left_out, imported=None,
                 reasons={**of_level.reasons, "interval": interval_says},
             )
         )  # fmt: skip
