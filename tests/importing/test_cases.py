@@ -159,6 +159,12 @@ KINDS = {
         "select kind, gpu from events",
         [("lost", "n1:1")],
     ),
+    "a board that falls off the bus between two logs": (
+        f"{XML.format(UUID.format(1))}Unable to determine the device handle for GPU 0000:07:00.0: GPU is lost.\n"
+        + XML.replace("10:00:00", "10:00:09").replace(":07:", ":0A:").format(UUID.format(2)),
+        "select kind, gpu, strftime(ts, '%S') from events",
+        [("lost", UUID.format(1), "09")],
+    ),
     "an address in two spellings": (
         stream("uuid, pci.bus_id, power.draw [W]", f"{UUID.format(1)}, 0000:0b:00.0, 61 W"),
         "select pci_bus_id from gpus",

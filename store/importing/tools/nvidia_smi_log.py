@@ -35,7 +35,8 @@ _ADDRESS = "[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:[.][0-9A-Fa-f])?"
 _TEXT_GPU = re.compile(rf"^GPU ({_ADDRESS})\s*$")
 _LINE = re.compile(r"^( *)(\S.*?)\s*(?: : ?(.*))?$")
 _SENTENCE = re.compile(rf"(?i)unable to determine the device handle for gpu *({_ADDRESS})|gpu *({_ADDRESS}).* is lost")
-_LOST = "GPU is lost"
+_LOST, _RESET = "GPU is lost", "GPU requires reset"
+_Sentence = tuple[int, str, str]  # in this line, the GPU at this address is lost or requires a reset
 _STATED = re.compile("(?i)[0-9]|is lost|requires reset|err!")  # other words mean that a value is not known
 
 _IDENTITY = {  # in XML and, where it has another one, in text
@@ -119,26 +120,48 @@ class _Log:
     line: int
     head: dict[str, str] = field(default_factory=dict)
     gpus: list[_Gpu] = field(default_factory=list)
+    sentences: list[_Sentence] = field(default_factory=list)
     damage: tuple[int, str] | None = None
 
 
 def read_xml(text: str, rows: Rows) -> None:
     """Add a row for each GPU of each log in the text, and for each MIG instance."""
-    before = XML_BEGIN.split(text, maxsplit=1)[0]
+    _add_logs(_xml_logs(text), _sentences(XML_BEGIN.split(text, maxsplit=1)[0], 1), rows)
+
+
+def _xml_logs(text: str) -> Iterator[_Log]:
     for line, part in parts(text, XML_BEGIN):
         end = part.find(_XML_END)
-        log = part if end < 0 else part[: end + len(_XML_END)]
-        stamp = _add(_parsed(log, line), rows)
-        _add_sentences(before, 1, stamp, rows)
-        _add_sentences(part[len(log) :], line + log.count("\n"), stamp, rows)
-        before = ""
+        xml = part if end < 0 else part[: end + len(_XML_END)]
+        log = _parsed(xml, line)
+        log.sentences = _sentences(part[len(xml) :], line + xml.count("\n"))
+        yield log
 
 
-def _add_sentences(text: str, first: int, stamp: str | None, rows: Rows) -> None:
-    """Rows of the GPUs that nvidia-smi calls lost in a line between logs."""
-    for number, line in enumerate(text.splitlines()):
-        if stamp is not None and (match := _SENTENCE.search(line)) is not None:
-            rows.add(first + number, {"timestamp": stamp, "gpu": _LOST, "pci_bus_id": address(match[1] or match[2])})
+def _sentences(text: str, first: int) -> list[_Sentence]:
+    """The lines of a text that stands between logs in which nvidia-smi calls a GPU lost."""
+    return [
+        (first + number, address(match[1] or match[2]), _RESET if "requires reset" in line.lower() else _LOST)
+        for number, line in enumerate(text.splitlines())
+        if (match := _SENTENCE.search(line)) is not None
+    ]
+
+
+def _add_logs(logs: Iterable[_Log], sentences: list[_Sentence], rows: Rows) -> None:
+    """Add the rows of logs, and of the GPUs that sentences in front of them and behind each call lost: at the time of
+    the log before, but where that has the GPU, of the next."""
+    stamp: str | None = None
+    for log in logs:
+        stamp = _add(log, rows)
+        listed = {address(gpu.address) for gpu in log.gpus}
+        _add_lost([*sentences, *(entry for entry in log.sentences if entry[1] not in listed)], stamp, rows)
+        sentences = [entry for entry in log.sentences if entry[1] in listed]
+    _add_lost(sentences, stamp, rows)
+
+
+def _add_lost(sentences: list[_Sentence], stamp: str | None, rows: Rows) -> None:
+    for line, place, mark in sentences if stamp is not None else ():
+        rows.add(line, {"timestamp": stamp, "gpu": mark, "pci_bus_id": place})
 
 
 def _parsed(text: str, line: int) -> _Log:
@@ -173,8 +196,7 @@ def read_text(text: str, rows: Rows) -> None:
     """Add a row for each GPU of each log in the text, and for each MIG instance."""
     if not text.endswith("\n"):
         text = text[: text.rfind("\n") + 1]  # the last line may be cut in the middle of its value
-    for log in _logs(text):
-        _add(log, rows)
+    _add_logs(_logs(text), _sentences(TEXT_BEGIN.split(text, maxsplit=1)[0], 1), rows)
 
 
 def _logs(text: str) -> Iterator[_Log]:
@@ -185,9 +207,13 @@ def _logs(text: str) -> Iterator[_Log]:
             if log is not None:
                 yield log
             log = _Log(number)
-        elif log is not None and (match := _TEXT_GPU.match(line) or _SENTENCE.search(line)) is not None:
-            lost = {"uuid": _LOST} if match.re is _SENTENCE else {}
-            log.gpus.append(_Gpu(number, match[1] or match[2], lost))
+        elif log is not None and (lost := _sentences(line, number)):
+            if lost[0][1] in (address(gpu.address) for gpu in log.gpus):
+                log.sentences += lost
+            else:  # in the place of the GPU
+                log.gpus.append(_Gpu(number, lost[0][1], {"uuid": lost[0][2]}))
+        elif log is not None and (match := _TEXT_GPU.match(line)) is not None:
+            log.gpus.append(_Gpu(number, match[1]))
         elif log is not None and (match := _LINE.match(line)) is not None:
             _put(log, number, titles, match)
     if log is not None:
