@@ -8,7 +8,7 @@ A further meaning, or a further name for a known one, is one row here. Of teleme
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...errors import UnitError
 from ..metrics import METRICS, Metric
@@ -429,50 +429,40 @@ _AT_AN_END = re.compile(rf"^({'|'.join(_WORDS)})(?=.)|(?<=.)({'|'.join(_WORDS)})
 _CEILING = "clocks.max."  # of nvidia-smi: what the clock may be at most, not what it was
 
 
-@dataclass(frozen=True, slots=True)
-class _Figure:
-    """What is measured; `words` are the words of a column's name without the statistic, written as one."""
-
-    name: str
-    description: str
-    dimension: str
-    unit: str
-    low: float
-    high: float
-    words: str
-
-
-_FIGURES = (
-    _Figure("power", "board power", "power", "W", 0.0, 5e3,
-            "power pwr powerdraw gpupower gpupwr powergpu boardpower powerusage watts"),
-    _Figure("sm_clock", "SM clock", "clock", "MHz", 0.0, 1e4,
-            "smclock smclk smfreq smfrequency clocksm clockssm clockscurrentsm clock clk freq frequency gpuclock "
-            "gpuclk gpufreq gpufrequency coreclock corefreq clockcore graphicsclock sclk"),
-    _Figure("mem_clock", "memory clock", "clock", "MHz", 0.0, 1e4,
-            "memclock memclk memfreq memfrequency memoryclock memoryclk memoryfreq memoryfrequency clocksmem "
-            "clocksmemory clockscurrentmemory clockmem mclk"),
-    _Figure("temperature", "GPU temperature", "temperature", "C", -40.0, 150.0,
-            "temperature temp gputemperature gputemp temperaturegpu tempgpu coretemp coretemperature"),
-    _Figure("memory_temperature", "memory temperature", "temperature", "C", -40.0, 150.0,
-            "memorytemperature memorytemp memtemperature memtemp temperaturememory temperaturemem hbmtemp "
-            "hbmtemperature"),
-    _Figure("utilization", "GPU utilization", "share", "%", 0.0, 100.0,
-            "utilization utilisation util gpuutilization gpuutilisation gpuutil utilizationgpu smutil"),
-    _Figure("memory_utilization", "memory utilization", "share", "%", 0.0, 100.0,
-            "memoryutilization memoryutil memutilization memutil utilizationmemory"),
-    _Figure("memory_used", "memory used", "memory", "B", 0.0, EXACT,
-            "memoryused memused usedmemory memoryusage memusage"),
-    _Figure("fan_speed", "fan speed", "share", "%", 0.0, 200.0, "fanspeed fan"),
-    _Figure("energy_total", "energy of the whole run", "energy", "J", 0.0, 1e12,
-            "energy totalenergy energytotal gpuenergy energyconsumed energyconsumption"),
-    _Figure("rate", "floating-point operations per second", "arithmetic", "GFLOP/s", 0.0, 1e9, "flops"),
-    _Figure("operation_rate", "operations per second", "operations", "Gop/s", 0.0, 1e9, ""),
-    _Figure("bandwidth", "bytes per second", "rate", "GB/s", 0.0, 1e6, "bandwidth"),
-    _Figure("latency", "latency", "time", "ns", 0.0, 1e15, ""),
-    _Figure("wrong_elements", "wrong elements of the result", "", "", 0.0, EXACT, ""),
+_FIGURES = tuple(  # what is measured; the words of a column's name without the statistic, written as one
+    Meaning(name, "number", description, tuple(words.split()), dimension, unit, low=low, high=high)
+    for name, description, dimension, unit, low, high, words in (
+        ("power", "board power", "power", "W", 0.0, 5e3,
+         "power pwr powerdraw gpupower gpupwr powergpu boardpower powerusage watts"),
+        ("sm_clock", "SM clock", "clock", "MHz", 0.0, 1e4,
+         "smclock smclk smfreq smfrequency clocksm clockssm clockscurrentsm clock clk freq frequency gpuclock "
+         "gpuclk gpufreq gpufrequency coreclock corefreq clockcore graphicsclock sclk"),
+        ("mem_clock", "memory clock", "clock", "MHz", 0.0, 1e4,
+         "memclock memclk memfreq memfrequency memoryclock memoryclk memoryfreq memoryfrequency clocksmem "
+         "clocksmemory clockscurrentmemory clockmem mclk"),
+        ("temperature", "GPU temperature", "temperature", "C", -40.0, 150.0,
+         "temperature temp gputemperature gputemp temperaturegpu tempgpu coretemp coretemperature"),
+        ("memory_temperature", "memory temperature", "temperature", "C", -40.0, 150.0,
+         "memorytemperature memorytemp memtemperature memtemp temperaturememory temperaturemem hbmtemp "
+         "hbmtemperature"),
+        ("utilization", "GPU utilization", "share", "%", 0.0, 100.0,
+         "utilization utilisation util gpuutilization gpuutilisation gpuutil utilizationgpu smutil"),
+        ("memory_utilization", "memory utilization", "share", "%", 0.0, 100.0,
+         "memoryutilization memoryutil memutilization memutil utilizationmemory"),
+        ("memory_used", "memory used", "memory", "B", 0.0, EXACT,
+         "memoryused memused usedmemory memoryusage memusage"),
+        ("fan_speed", "fan speed", "share", "%", 0.0, 200.0, "fanspeed fan"),
+        ("energy_total", "energy of the whole run", "energy", "J", 0.0, 1e12,
+         "energy totalenergy energytotal gpuenergy energyconsumed energyconsumption"),
+        ("rate", "floating-point operations per second", "arithmetic", "GFLOP/s", 0.0, 1e9, "flops"),
+        ("operation_rate", "operations per second", "operations", "Gop/s", 0.0, 1e9, ""),
+        ("bandwidth", "bytes per second", "rate", "GB/s", 0.0, 1e6, "bandwidth"),
+        ("latency", "latency", "time", "ns", 0.0, 1e15, ""),
+        ("wrong_elements", "wrong elements of the result", "", "", 0.0, EXACT, ""),
+    )
 )  # fmt: skip
 _BY_NAME = {figure.name: figure for figure in _FIGURES}
-_BY_WORDS = {words: metric.name for metric in _FIGURES for words in metric.words.split()}
+_BY_WORDS = {word: metric.name for metric in _FIGURES for word in metric.names}
 _STORED = {"C": "degC"}  # as the tables write a unit
 
 _OWN_COLUMN = {"power", "sm_clock", "mem_clock", "temperature"}  # without a statistic they are the medians in `runs`
@@ -524,11 +514,10 @@ def _figure(metric_name: str, statistic: str) -> Meaning | None:
     metric = _BY_NAME.get(metric_name)
     if metric is None or (not statistic and metric_name in _OWN_COLUMN):
         return None
-    name = f"{metric.name}_{statistic}" if statistic else metric.name
-    if statistic == "sd":
-        low, dimension = 0.0, metric.dimension.replace("temperature", DIFFERENCE)
-    else:
-        low, dimension = metric.low, metric.dimension
-    phrase = _SAID.get(statistic, f"percentile {statistic[1:]} of the" if statistic else "")
-    description = f"{phrase} {metric.description}".strip()
-    return Meaning(name, "number", description, dimension=dimension, unit=metric.unit, low=low, high=metric.high)
+    if not statistic:
+        return replace(metric, names=())
+    phrase = _SAID.get(statistic, f"percentile {statistic[1:]} of the")
+    figure = replace(metric, name=f"{metric.name}_{statistic}", description=f"{phrase} {metric.description}", names=())
+    if statistic != "sd":
+        return figure
+    return replace(figure, low=0.0, dimension=metric.dimension.replace("temperature", DIFFERENCE))
