@@ -48,6 +48,8 @@ RECORD = f"{OWN}record"
 _MOST_COLUMNS = 4096
 _MOST_COMMENTS = 100  # lines
 _OF_EXCEL = re.compile(r"^\s*\"?sep=.\"?\s*$", re.IGNORECASE)  # a line that tells Excel the delimiter
+# A time that kubectl logs --timestamps or docker logs -t put in front of each line.
+_IN_FRONT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?(?:Z|[+-][0-9]{2}:?[0-9]{2}) "
 _OF_INFLUX = ("#group,", "#datatype,", "#default,")  # lines in front of the header of InfluxDB
 _PIECE_LINES = 1 << 18  # that are cut at once
 _VALUE = r"[0-9]{4}[-/]|[-+]?[0-9]+(?:\.[0-9]*)?(?: *(?:W|MHz|MiB|%|C))?$"  # what no column is called
@@ -250,6 +252,8 @@ def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path) -> None:
     if re.search("[,;\t]", of_hosts["text"][0]):  # else it is a text with a colon behind the first word
         table = of_hosts
     hosts = table.select(LINE, pl.col(HOST).alias("node")).drop_nulls() if HOST in table.columns else None
+    if re.match(f"{_IN_FRONT}[A-Za-z]", table["text"][0]):
+        table = table.with_columns(pl.col("text").str.replace(_IN_FRONT, ""))
     if _OF_EXCEL.match(table["text"][0]) and table.height > 1:
         table = table.slice(1)
     table = _without_comments(table)

@@ -165,6 +165,11 @@ KINDS = {
         "select kind, gpu, strftime(ts, '%S') from events",
         [("lost", UUID.format(1), "09")],
     ),
+    "a table with a time of kubectl logs in front of each line": (
+        "".join(f"2026-11-20T10:00:01.5Z {line}\n" for line in stream("index, power.draw [W]", "0, 61 W").splitlines()),
+        "select gpu, power_mw, strftime(ts, '%S') from telemetry",
+        [("n1:0", 61_000, "00")],
+    ),
     "an address in two spellings": (
         stream("uuid, pci.bus_id, power.draw [W]", f"{UUID.format(1)}, 0000:0b:00.0, 61 W"),
         "select pci_bus_id from gpus",
