@@ -13,7 +13,6 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import polars as pl
@@ -142,12 +141,12 @@ def read(loaded: Content, options: Options) -> Sheet:
     if options.header is not None:
         raise InputError(f"{path} is of {known.name}, which names its values: leave out header=")
     text = loaded.take().decode("utf-8-sig", "replace")
-    rows = _rows(path, known, text, options)
+    rows = _rows(loaded, known, text, options)
     of_stream = lines.written(text) if _OF_STREAM.search(text) else ()
     streams = [number for number, line in of_stream if _OF_STREAM.match(line)]
     rows.refuse_rest(streams, f"it is of nvidia-smi --query-gpu, and the file is of {known.name}: split it")
     del text
-    sheet = rows.sheet(name=known.name, kind=known.kind, sha256=loaded.sha256, size=loaded.size)
+    sheet = rows.finished()
     if options.node is not None:
         _check_one_host(sheet, options.node)
     if not sheet.rows:
@@ -189,19 +188,24 @@ def _check_one_host(sheet: Sheet, node: str) -> None:
             )
 
 
-def _rows(path: Path, known: Format, text: str, options: Options) -> Rows:
+def _rows(loaded: Content, known: Format, text: str, options: Options) -> Rows:
     """The rows of a file. If it has no times and no option gives them, it was written when it was last changed."""
-    changed = path.stat().st_mtime_ns
+    changed = loaded.path.stat().st_mtime_ns
     believed = options.at is None and _OLDEST_NS < changed <= time.time_ns() + NS
     step_s = options.every or known.every_s
-    rows = Rows(content.shown(path), options, began_ns=changed if believed else None, step_s=step_s)
-    _read_hosts(known, text, rows)
+
+    def rows_from(began_ns: int | None) -> Rows:
+        sheet = Sheet(loaded.file, options, sha256=loaded.sha256, size=loaded.size, format=known.name, kind=known.kind)
+        rows = Rows(sheet, began_ns, step_s)
+        _read_hosts(known, text, rows)
+        return rows
+
+    rows = rows_from(changed if believed else None)
     date = f"when the file was last changed ({text_of_ns(changed)[:19]} UTC); if that is wrong, import it into a new"
     if believed and rows.sweeps:
         behind_s = (rows.sweeps - 1) * (step_s or 0.0)
         if behind_s:  # read again, as it is known how many readings there are
-            rows = Rows(rows.file, options, began_ns=changed - round(behind_s * NS), step_s=step_s)
-            _read_hosts(known, text, rows)
+            rows = rows_from(changed - round(behind_s * NS))
             rows.note(f"its times are counted back, {step_s:g} s apart, from {date} store with --at and --every")
         else:
             rows.note(f"its time is taken from {date} store with --at")

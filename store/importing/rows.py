@@ -13,7 +13,7 @@ import polars as pl
 
 from ..events import Event
 from ..vocabulary import EventKind
-from .content import LINE, RECORD, Refused, Sheet
+from .content import LINE, RECORD, Sheet
 from .meanings import split_label
 from .options import Options
 
@@ -43,35 +43,39 @@ def finite(value: object) -> float | None:
 
 @dataclass
 class Rows:
-    """Rows of one file, as its reader finds them.
+    """Rows of one file, as its reader finds them, until they are a sheet.
 
     A value stands under the name of a meaning, with its unit in brackets: `time [ms]`, `power [W]`, `gpu`, `index`
     (`meanings.py`; of runs also a figure). What has another name is told as a column that is not stored.
     """
 
-    file: str
-    options: Options = field(default_factory=Options)
-    notes: list[str] = field(default_factory=list)
+    sheet: Sheet  # of the file, its format and the options; notes, events and messages are put into it at once
+    began_ns: int | None = None  # when readings without a time began where --at does not say it
+    step_s: float | None = None  # between them, where --every does not say it
+    sweeps: int = 0  # of them, which follow each other
     host: str = ""  # of which the present lines are, where the file says it; the node of rows that name none
     numbers: Sequence[int] = ()  # of the present lines in the file, where they are not all of its lines
+    allocations: Rows | None = None  # who had the GPUs: rows of jobs
     _names: dict[str, None] = field(default_factory=dict)
-    used: set[str] = field(default_factory=set)  # --at and --every, where something was read with them
-    sweeps: int = 0  # readings that follow each other without a time
-    began_ns: int | None = None  # when these began where --at does not say it
-    step_s: float | None = None  # between them, where --every does not say it
     _lines: array[int] = field(default_factory=lambda: array("q"))
     _rows: list[tuple[str, Mapping[str, Value]]] = field(default_factory=list)  # those that wait
     _pieces: list[pl.DataFrame] = field(default_factory=list)
     _refused: list[tuple[str, int]] = field(default_factory=list)
-    _events: list[tuple[int, Event]] = field(default_factory=list)
-    _messages: list[tuple[int, str]] = field(default_factory=list)
-    allocations: Rows | None = None  # who had the GPUs: rows of jobs
-    source: str = ""  # of these: a code of `jobs.source`
-    _xids: dict[str, int] = field(default_factory=dict)  # the last of each GPU
+    _xids: dict[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)  # counts by GPU and source
     _first_xids: dict[str, list[tuple[int, int, int | None]]] = field(default_factory=dict)  # key, XID, time; by GPU
 
     def __len__(self) -> int:
         return len(self._lines)
+
+    @property
+    def file(self) -> str:
+        """The name of the file, as reports have it."""
+        return self.sheet.file
+
+    @property
+    def options(self) -> Options:
+        """What the user says about the file."""
+        return self.sheet.options
 
     def add(self, line: int, values: Mapping[str, Value], record: str = "") -> int:
         """Add the row that stands in this line, and return its key. None is "unknown".
@@ -102,100 +106,84 @@ class Rows:
 
     def message(self, line: int, text: str) -> None:
         """Count a line in which the tool says something, such as that a GPU is lost. It is of the row before."""
-        self._messages.append((len(self._lines), text))
+        self.sheet.messages.append((len(self._lines), text))
         self.refuse(line, f"it is no row but a message: {text.strip()[:80]}")
 
     def note(self, text: str) -> None:
         """Say something about the file, once."""
-        if text not in self.notes:
-            self.notes.append(text)
+        if text not in self.sheet.notes:
+            self.sheet.notes.append(text)
 
     def event(self, key: int, event: Event) -> None:
         """What happened to the GPU of a row. Its GPU and node are those of the row. Without a time it was when the row
         of telemetry was read, else at --at, else now."""
-        self._events.append((key, event))
+        self.sheet.events.append((key, event))
 
-    def last_xid(self, key: int, name: str, code: int, ts_ns: int | None = None) -> None:
-        """An event where the number of the last XID of the GPU called `name` becomes another; 0 is none."""
-        before = self._xids.get(name)
-        self._xids[name] = code
-        if before is None and code:
-            self.first_xid(key, name, code, ts_ns)
-            return
-        self.begin_is_past(name)
-        if code not in (0, before):
-            self.xid(key, code, ts_ns)
+    def xids(
+        self, key: int, gpu: str, counts: Mapping[int, int], ts_ns: int | None, *, source: str, recent: bool = False
+    ) -> None:
+        """An event for each XID of a GPU whose count has risen since the reading before, by what tells of it
+        (`source`). An XID 0 is none.
 
-    def first_xid(self, key: int, name: str, code: int, ts_ns: int | None) -> None:
-        """An XID with which the readings of the GPU called `name` begin: it happened before.
-
-        One reading alone says that it happened, which is an event of its time. Where others follow, it was before all
-        of them: it is told.
+        What the first reading counts happened before, unless it counts only `recent` ones. Where others follow, it is
+        told, as its time is not known; a single reading says that it happened, which is an event of its time.
         """
-        self._first_xids.setdefault(name, []).append((key, code, ts_ns))
+        if gpu in self._first_xids and self._first_xids[gpu][0][0] != key:
+            for _, code, _ in self._first_xids.pop(gpu):
+                self.note(f"{gpu} had XID {code} before the file begins: when is not known, so it is no event")
+        before = self._xids.get((gpu, source), {} if recent else None)
+        if counts or before is not None:
+            self._xids[gpu, source] = counts
+        for code, count in counts.items():
+            if before is None and code and count:
+                self._first_xids.setdefault(gpu, []).append((key, code, ts_ns))
+            elif before is not None and code and count > before.get(code, 0):
+                self._xid(key, code, ts_ns)
 
-    def begin_is_past(self, name: str) -> None:
-        """Another reading of the GPU follows those that `first_xid` was called for."""
-        for _, code, _ in self._first_xids.pop(name, []):
-            self.note(f"{name} had XID {code} before the file begins: when is not known, so it is no event")
-
-    def xid(self, key: int, code: int, ts_ns: int | None = None) -> None:
+    def _xid(self, key: int, code: int, ts_ns: int | None) -> None:
         """An event about an XID of the GPU of a row; one for each XID of a row."""
         event = Event(EventKind.XID, None, f"XID {code}: see NVIDIA's list of XID errors", ts_ns, code=code)
-        if (key, event) not in self._events[-_NEWEST:]:
+        if (key, event) not in self.sheet.events[-_NEWEST:]:
             self.event(key, event)
 
     def allocation(self, line: int, values: Mapping[str, Value], source: str) -> None:
         """Add a row that says who had a GPU. `source` is the code of `jobs.source`."""
         if self.allocations is None:
-            self.allocations = Rows(self.file, self.options, self.notes, source=source)
+            about = self.sheet
+            jobs = Sheet(about.file, about.options, notes=about.notes, format=about.format, kind="jobs", source=source)
+            jobs.sha256, jobs.size = about.sha256, about.size
+            self.allocations = Rows(jobs)
         self.allocations.add(self._line(line), values)
 
     def date_events(self, ns: int) -> bool:
         """Give events without a time this one (ns since 1970, UTC). Returns whether there were some."""
-        undated = any(event.ts_ns is None for _, event in self._events)
-        self._events = [(key, replace(event, ts_ns=event.ts_ns or ns)) for key, event in self._events]
+        events = self.sheet.events
+        undated = any(event.ts_ns is None for _, event in events)
+        self.sheet.events = [(key, replace(event, ts_ns=event.ts_ns or ns)) for key, event in events]
         return undated
 
-    def sheet(self, *, name: str, kind: str, sha256: str, size: int) -> Sheet:
-        """The sheet of these rows, or of the allocations where there are no others. `name` and `kind` are those of the
-        format."""
-        first_xids = [first for firsts in self._first_xids.values() for first in firsts]
-        for key, code, ts_ns in first_xids:
-            self.xid(key, code, ts_ns)
-        jobs = self.allocations
-        if jobs is not None and not len(self):
-            jobs._refused += self._refused
-            return jobs.sheet(name=name, kind="jobs", sha256=sha256, size=size)
-        refused, height = Refused(), len(self._lines)
-        if kind == "runs" and not any(split_label(label)[0] == "time" for label in self._names):
+    def finished(self) -> Sheet:
+        """The sheet of these rows, or of the allocations where there are no others."""
+        if self.allocations is not None and not len(self):
+            self.allocations._refused += self._refused
+            return self.allocations.finished()
+        sheet, height = self.sheet, len(self._lines)
+        for key, code, ts_ns in (first for firsts in self._first_xids.values() for first in firsts):
+            self._xid(key, code, ts_ns)
+            sheet.first_xids.add((key, code))
+        if sheet.kind == "runs" and not any(split_label(label)[0] == "time" for label in self._names):
             self._names["time [ms]"] = None  # every run failed
         for key, (reason, _) in enumerate(self._refused, start=height + 1):
-            refused.add(reason, [key])
+            sheet.refused.add(reason, [key])
         self._lines.extend(line for _, line in self._refused)
         frame = pl.concat([*self._pieces, self._columns()], how="diagonal")
         self._pieces.clear()
         texts = (pl.col(label).fill_null("") for label in self._names)
-        return Sheet(
-            self.file,
-            self.options,
-            list(self._names),
-            frame.select(pl.int_range(1, height + 1).alias(LINE), RECORD, *texts),
-            len(self._lines),
-            sha256,
-            size,
-            refused,
-            format=name,
-            kind=kind,
-            lines=self._lines,
-            notes=self.notes,
-            events=self._events,
-            messages=self._messages,
-            used=self.used,
-            first_xids={(key, code) for key, code, _ in first_xids},
-            jobs=None if jobs is None else jobs.sheet(name=name, kind="jobs", sha256=sha256, size=size),
-            source=self.source,
-        )
+        sheet.frame = frame.select(pl.int_range(1, height + 1).alias(LINE), RECORD, *texts)
+        sheet.names, sheet.lines, sheet.rows = list(self._names), self._lines, len(self._lines)
+        if self.allocations is not None:
+            sheet.jobs = self.allocations.finished()
+        return sheet
 
     def _columns(self) -> pl.DataFrame:
         """The rows that wait, as columns of text; then none waits."""

@@ -250,7 +250,7 @@ class Times:
         """The civil time that --at says, in time-zone."""
         if self._options.at is None:
             raise InputError(f"{self._rows.file}: {why}: say on which day it began, for example --at 2026-11-23")
-        self._rows.used.add("at")
+        self._rows.sheet.used.add("at")
         return datetime.fromtimestamp(self._at_ns // NS, _zone(self._options.time_zone)).replace(tzinfo=None)
 
     @cached_property
@@ -267,7 +267,7 @@ class Times:
                 f"{rows.file} has no times: say when it began and how many seconds lie between two readings, for "
                 "example --at '2026-11-23 14:05:00' --every 1"
             )
-        rows.used.update(("at", "every") if sweep else ("at",))
+        rows.sheet.used.update(("at", "every") if sweep else ("at",))
         if sweep and options.at is not None:
             rows.note(
                 "the times are counted from --at in steps of --every: a pause of the tool itself shifts all that follow"

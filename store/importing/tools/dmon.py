@@ -34,7 +34,7 @@ ENTITY_HEADER = re.compile(r"#\s*Entity\b", re.IGNORECASE)
 _ENTITY_UNITS = re.compile(r"(?<!\S)Id(?!\S)", re.IGNORECASE)
 _KINDS = "GPU|GPU[-_]I|GPU[-_]CI|vGPU|Switch|Link|CPU|CPU[-_]CORE|Core|ConnectX|UNKNOWN"
 _ENTITY = re.compile(rf"(?<!\S)({_KINDS}) +([0-9]{{1,9}})(?!\S)", re.IGNORECASE)
-_MESSAGE = re.compile(r"\b(?:error|unable|fail|no devices)|is lost\b", re.IGNORECASE)
+_MESSAGE = re.compile(r"\b(?:error|unable|fail|no devices)|is lost\b|requires reset", re.IGNORECASE)
 
 _COLUMNS = {
     "gpu": "index", "pwr": "power [W]", "mclk": "mem_clock [MHz]", "pclk": "sm_clock [MHz]", "fb": "memory_used [MiB]",
@@ -126,7 +126,8 @@ def _reading_of_dcgmi(log: _Log, line: int, text: str, entity: re.Match[str]) ->
     key = log.add(line, before, fields, entity=name, values=values)
     if key is not None and _XID in log.names:
         code = fields[log.names.index(_XID)]
-        log.rows.last_xid(key, f"{log.rows.host} {name}".strip(), int(code) if _XID_CODE.fullmatch(code) else 0)
+        counts = {int(code) if _XID_CODE.fullmatch(code) else 0: 1}
+        log.rows.xids(key, f"{log.rows.host} {name}".strip(), counts, None, source=_XID)
 
 
 def _of_dcgm(name: str) -> str:
@@ -156,10 +157,11 @@ def read_nvidia_smi(text: str, rows: Rows) -> None:
             log.labels = [_COLUMNS.get(name, name) for name in log.names]
         elif _GPU_UNITS.search(content):
             continue
-        elif (lost := _OF_LOST.search(content)) is not None and "gpu" in log.names:
-            _reading(log, line, content[: lost.start()], lost[1])
         elif _MESSAGE.search(content):
-            rows.message(line, content)
+            if (lost := _OF_LOST.search(content)) is not None and "gpu" in log.names:
+                _reading(log, line, content[: lost.start()], lost[1])
+            else:
+                rows.message(line, content)
         elif log.names:
             _reading(log, line, content)
         else:

@@ -115,12 +115,11 @@ def read(page: str, rows: Rows) -> None:
     stamped = all(isinstance(time, int) for _, time in keys)
     places = {key: number for number, key in enumerate(sorted(keys) if stamped else keys)}
     readings.sort(key=lambda reading: places[reading.place])
-    counts: dict[tuple[str, int], int] = {}
     for reading in readings:
         if reading.measured:
             key = rows.add(reading.line, _row(reading))
             if reading.whose.instance is None:
-                _tell_xids(key, reading, counts, rows)
+                _tell_xids(key, reading, rows)
     _add_jobs(readings, rows)
 
 
@@ -260,25 +259,14 @@ def _row(reading: _Reading) -> dict[str, Value]:
     return row | {_NAMES[metric]: number for metric, (_, number) in reading.values.items()}
 
 
-def _tell_xids(key: int, reading: _Reading, counts: dict[tuple[str, int], int], rows: Rows) -> None:
-    """An event where the count of an XID rises, or the last XID of a GPU is another than before.
-
-    A count is of the time up to the page, so one with which the file begins is an event too, if that time is known.
-    """
-    gpu = reading.whose.uuid
-    ts_ns = reading.when if isinstance(reading.when, int) else None
-    if reading.xid_counts or reading.xid is not None:
-        rows.begin_is_past(gpu)
-    for code, (count, window_ms) in reading.xid_counts.items():
-        before = counts.get((gpu, code), None if window_ms == 0 else 0)
-        if before is not None and count > before:
-            rows.xid(key, code, ts_ns)
-        elif before is None and count:
-            rows.first_xid(key, gpu, code, ts_ns)
-    for code in {code for of_gpu, code in counts if of_gpu == gpu} | reading.xid_counts.keys():
-        counts[gpu, code] = reading.xid_counts.get(code, (0, 0))[0]
+def _tell_xids(key: int, reading: _Reading, rows: Rows) -> None:
+    """An event where the count of an XID rises, or the last XID of a GPU is another than before."""
+    gpu, ts_ns = reading.whose.uuid, reading.when if isinstance(reading.when, int) else None
+    counts = {code: count for code, (count, _) in reading.xid_counts.items()}
+    recent = bool(counts) and all(window_ms for _, window_ms in reading.xid_counts.values())
+    rows.xids(key, gpu, counts, ts_ns, source="count", recent=recent)
     if reading.xid is not None:
-        rows.last_xid(key, gpu, reading.xid, ts_ns)
+        rows.xids(key, gpu, {reading.xid: 1}, ts_ns, source="last")
 
 
 def _add_jobs(readings: list[_Reading], rows: Rows) -> None:

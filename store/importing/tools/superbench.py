@@ -71,8 +71,8 @@ def read(text: str, rows: Rows) -> None:
         )
     for line, results in nodes:
         _Node(line, results, rows, others).add()
-    if not len(rows) and rows.notes:
-        raise InputError(f"{rows.file} has no result of a GPU: {rows.notes[0]}")
+    if not len(rows) and rows.sheet.notes:
+        raise InputError(f"{rows.file} has no result of a GPU: {rows.sheet.notes[0]}")
     if others:
         listed = ", ".join(f"{name} ({count})" for name, count in others.most_common(8)) + ", ..." * (len(others) > 8)
         rows.note(f"not stored, as it is no rate or duration of a single GPU: {listed}")
