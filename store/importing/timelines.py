@@ -17,9 +17,9 @@ from ...errors import InputError
 from ..schema import OPERATIONS
 from . import content, identity
 from .content import LINE, Sheet
-from .meanings import PLACEHOLDERS, TIMELINE_MEANINGS, Bound
+from .meanings import TIMELINE_MEANINGS, Bound
 from .options import Options
-from .values import is_placeholder, numbers, parsed
+from .values import is_placeholder, numbers, parsed, stated
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _NEEDED = ("rank", "step", "time")
 _SIZES = {"dp_size", "pp_size", "tp_size"}
 _PAIR = re.compile(r"^\s*([^\s:#][^:#]*?)\s*:(?:\s+(.*?))?\s*$")
-_UUID = re.compile(r"^(?i:GPU|MIG)-[0-9a-f-]{8,}$", re.IGNORECASE)
+_UUID = re.compile(r"(?i)^(?:GPU|MIG)-[0-9a-f-]{8,}$")
 _SLOT = re.compile(r"^(\S+)/([0-9]{1,4})$")
 _GPU_NAMES = ("uuid", "gpu_uuid", "gpu")
 _INDEX_NAMES = ("index", "gpu_index", "slot", "device", "local_rank")
@@ -180,42 +180,34 @@ def read_ranks(path: Path, options: Options) -> dict[int, str]:
     sheet = content.read(path)
     columns = {name.lower(): name for name in sheet.names}
     rank, gpu, index, node = (
-        next((pl.col(columns[name]) for name in names if name in columns), None)
+        next((columns[name] for name in names if name in columns), None)
         for names in (("rank",), _GPU_NAMES, _INDEX_NAMES, _NODE_NAMES)
     )
     if rank is None or (gpu is None and (index is None or node is None)):
         raise InputError(f"{path}: it has the columns {', '.join(sheet.names)}; it needs rank, and uuid or node, index")
-    unknown = pl.lit("")
-    names = (
-        pl.when(gpu.str.to_lowercase().is_in(PLACEHOLDERS)).then(unknown).otherwise(gpu) if gpu is not None else unknown
-    )
-    if node is not None:
-        place = pl.when(names == "").then(unknown if index is None else index).otherwise(names)
-        by_number = place.str.contains("^[0-9]+$") & (node != "")
-        names = pl.when(by_number).then(node + "/" + place).otherwise(names)
-    fleet = options.fleet().drop_nulls("name")
-    keys = {str(name).lower(): str(gpu) for name, gpu in fleet.select("name", "gpu").iter_rows()}
-    keys |= {str(gpu).lower(): str(gpu) for gpu in options.fleet()["gpu"]}
-    gpus: dict[int, str] = {}
-    for line, number, name in sheet.frame.select(LINE, rank.alias("rank"), names.alias("gpu")).iter_rows():
-        if not name:  # the GPU of a rank may be unknown
-            continue
-        if not re.fullmatch("[0-9]+", number):
-            raise InputError(f"{path}: line {line} has the rank {number!r}, which is no whole number from 0")
-        if name.lower() not in keys and not _UUID.match(name) and not _SLOT.match(name):
-            raise InputError(
-                f"{path}: line {line} has {name!r}, which names no GPU: write its UUID (GPU-...), or its node and "
-                "index (n01/3, or the columns node and index)"
-            )
-        key = keys.get(name.lower(), name)
-        if int(number) in gpus:
-            raise InputError(f"{path}: line {line} names rank {number} a second time; keep one of the two")
-        if key in gpus.values():
-            raise InputError(f"{path}: line {line} gives rank {number} the GPU {name} of another rank: mend it")
-        gpus[int(number)] = key
-    if not gpus or sheet.refused.count:
+    texts = [stated(column) if column is not None else pl.lit(None, pl.String) for column in (gpu, index, node)]
+    name = pl.coalesce(texts[:2])
+    name = pl.when(name.str.contains("^[0-9]+$")).then(pl.coalesce(texts[2] + "/" + name, name)).otherwise(name)
+    fleet = options.fleet()
+    keys = {str(name).lower(): str(gpu) for name, gpu in fleet.drop_nulls("name").select("name", "gpu").iter_rows()}
+    keys |= {str(gpu).lower(): str(gpu) for gpu in fleet["gpu"]}
+    names = sheet.frame.select(LINE, pl.col(rank).alias("rank"), name.alias("gpu")).drop_nulls("gpu")  # may be unknown
+    known = pl.col("gpu").str.to_lowercase().replace_strict(keys, default=None, return_dtype=pl.String)
+    names = names.with_columns(pl.coalesce(known, pl.col("gpu")).alias("key"), known.is_not_null().alias("known"))
+    is_name = pl.col("known") | pl.col("gpu").str.contains(_UUID.pattern) | pl.col("gpu").str.contains(_SLOT.pattern)
+    number = pl.col("rank").str.strip_chars_start("0")
+    for bad, sentence in (
+        (~pl.col("rank").str.contains("^[0-9]+$"), "has the rank {rank!r}, which is no whole number from 0"),
+        (~is_name, "has {gpu!r}, which names no GPU: write its UUID (GPU-...), or its node and index (n01/3, or the "
+                   "columns node and index)"),
+        (~number.is_first_distinct(), "names rank {rank} a second time; keep one of the two"),
+        (~pl.col("key").is_first_distinct(), "gives rank {rank} the GPU {gpu} of another rank: mend it"),
+    ):  # fmt: skip
+        for row in names.filter(bad).head(1).iter_rows(named=True):
+            raise InputError(f"{path}: line {row[LINE]} {sentence.format(**row)}")
+    if not names.height or sheet.refused.count:
         raise InputError(f"{path}: write a line for each rank, such as 0,GPU-... under the header rank,uuid")
-    return gpus
+    return dict(names.select(pl.col("rank").cast(pl.Int64), "key").iter_rows())
 
 
 def _pairs(path: Path) -> dict[str, str]:
