@@ -27,7 +27,7 @@ from ..analysis.fleet.timelines import Timelines, Trend, timelines, trend
 from ..analysis.runs.measurements import codes, places, workloads
 from ..analysis.runs.probing import Probed, durations, has_rows, probed
 from ..analysis.spread.repeats import Belongs, Leading, leading
-from ..analysis.spread.variability import leading_of, width
+from ..analysis.spread.variability import Width, leading_of, width
 from ..analysis.verdicts import Judgement, Kind, Verdict
 from ..analysis.verdicts.judge import judged
 from ..analysis.verdicts.judgements import last_judgement
@@ -58,6 +58,11 @@ GPU_LINES = 64
 """GPUs whose telemetry can be chosen."""
 LISTED_VALUES = 1_000_000
 """Numbers in the table of all GPUs, which are two megabytes of the page."""
+_COMPARED = (
+    "workload", "gpu", "model", "node", "began", "sm_clock_mhz", "temperature_c", "power_w", "conditions", "job_id",
+    "probe_version", "status", "value",
+)  # fmt: skip
+"""What is read of all runs of a probe."""
 _DETAILED = 40  # findings in full
 _NAMED = 6
 _ODD = 4  # GPUs with findings that are drawn over the campaigns
@@ -289,26 +294,35 @@ def _over_campaigns(
 ) -> tuple[list[Trend], Leading | None]:
     """The trends of the probes that the store has under the same names over all campaigns, and which of the probes
     `timed` to lead with: what `leading_workload` says."""
-    trends, widths = [], []
-    for runs in _of_all_campaigns(store, campaign):
-        trends.append(trend(runs))
-        widths += [width(work) for work in workloads(durations(runs, gpu_places)) if work.workload in timed]
-    return [row for row in trends if row is not None], leading(widths)
+    read = _reader(store, campaign)
+
+    def both(runs: Probed | None) -> tuple[Trend | None, list[Width]]:
+        if runs is None:
+            return None, []
+        works = workloads(durations(runs, gpu_places))
+        return trend(runs), [width(work) for work in works if work.workload in timed]
+
+    # One probe at a time, as a large fleet has many runs.
+    of_probes = [both(read(probe)) for probe in campaign.probes]
+    trends = [row for row, _ in of_probes if row is not None]
+    return trends, leading(each for _, widths in of_probes for each in widths)
 
 
-def _of_all_campaigns(store: Store, campaign: Probed) -> Iterator[Probed]:
-    """The runs of each probe over all campaigns of the cluster, one probe at a time, as a large fleet has many."""
-    cluster = campaign.cluster
-    if campaign.campaign:
-        gpus = gpus_on(store, cluster)
-        for probe in campaign.probes:
-            with suppress(InputError):  # over all campaigns it has several kinds, and none has this name
-                yield runs_of(store, cluster, probe, known=gpus, columns=("job_id", "probe_version"))
-        return
-    number = pl.Series("gpu_no", codes(campaign.runs["gpu"], campaign.gpus["gpu"].to_list()))
-    runs = campaign.runs.with_columns(pl.lit(None, pl.String).alias("campaign"), number)  # all runs are read already
-    for probe in campaign.probes:
-        yield replace(campaign, runs=runs.filter(pl.col("workload") == probe))
+def _reader(store: Store, campaign: Probed) -> Callable[[str], Probed | None]:
+    """What reads the runs of a probe over all campaigns of the cluster; None where it has several kinds over these, so
+    that none has its name."""
+    if not campaign.campaign:  # all runs are read already
+        number = pl.Series("gpu_no", codes(campaign.runs["gpu"], campaign.gpus["gpu"].to_list()))
+        runs = campaign.runs.select(*_COMPARED, pl.lit(None, pl.String).alias("campaign"), number)
+        return lambda probe: replace(campaign, runs=runs.filter(pl.col("workload") == probe))
+    gpus = gpus_on(store, campaign.cluster)
+
+    def read(probe: str) -> Probed | None:
+        with suppress(InputError):
+            return runs_of(store, campaign.cluster, probe, known=gpus, columns=("job_id", "probe_version"))
+        return None
+
+    return read
 
 
 # -- what a terminal prints -----------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from ...store.catalog import quoted
 from ...store.names import plain_workload
 from ..by_number import by_number
 from ..runs.measurements import APART, codes, told_apart
-from ..runs.probing import Probed, gpus_of, names_of, other_names, with_run_numbers
+from ..runs.probing import Probed, gpus_of, names_of, other_names, parted, with_run_numbers
 from ..runs.sittings import are_in_order, days, in_order, latest
 from ..verdicts.compare import LEAST_GPUS
 from ..verdicts.model import Figure, column_of, figures_of
@@ -199,9 +199,10 @@ def labels(gpus: pl.DataFrame) -> dict[str, str]:
 def against(campaign: Probed, names: Mapping[str, str]) -> list[Against]:
     """Each probe that has times, in the order of the campaign. GPUs of several models: each against its own model."""
     typical = pl.col("value").median()
+    sound = campaign.sound.select("workload", "gpu", "model", "value")
     probes = []
     for probe in campaign.probes:
-        runs = campaign.sound.filter((pl.col("workload") == probe) & (pl.col("value") > 0))
+        runs = sound.filter((pl.col("workload") == probe) & (pl.col("value") > 0))
         if runs.is_empty():
             continue
         by_gpu = runs.group_by("gpu").agg(pl.col("value").median(), pl.col("model").first())
@@ -247,17 +248,20 @@ def side_by_side(campaign: Probed) -> pl.DataFrame:
     runs = dated(campaign)
     measured = {column_of(measure.channel) for measure in MEASURED}
     needed = {"workload", "model", "gpu", "gpu_no", "began", *measured}
-    runs = with_gpu_numbers(runs.select(name for name in runs.columns if name in needed), keys)
+    runs = runs.select(name for name in runs.columns if name in needed)
 
     def stood(measure: Shown) -> list[Figure]:
-        return figures_of(runs.drop(measured - {column_of(measure.channel)}), len(keys), channel=measure.channel)
+        return figures_of(of_work.drop(measured - {column_of(measure.channel)}), len(keys), channel=measure.channel)
 
-    parts: dict[tuple[str, str | None], list[tuple[Shown, Figure]]] = {}
+    frames = []
     with ThreadPoolExecutor(len(MEASURED)) as pool:  # of a large fleet each takes as long as reading all of them
-        for measure, figures in zip(MEASURED, pool.map(stood, MEASURED), strict=True):
-            for figure in figures:
-                parts.setdefault((figure.workload, figure.model), []).append((measure, figure))
-    frames = [_rows(workload, figures, keys) for (workload, _), figures in parts.items()]
+        for _, rows_of_work in parted(runs, "workload"):
+            of_work = with_gpu_numbers(rows_of_work, keys)
+            parts: dict[tuple[str, str | None], list[tuple[Shown, Figure]]] = {}
+            for measure, figures in zip(MEASURED, pool.map(stood, MEASURED), strict=True):
+                for figure in figures:
+                    parts.setdefault((figure.workload, figure.model), []).append((measure, figure))
+            frames += [_rows(workload, figures, keys) for (workload, _), figures in parts.items()]
     if not frames:
         frames = [_rows("", [], keys)]
     rows = pl.concat(frames).join(campaign.gpus.select("gpu", "node", "cabinet"), on="gpu", how="left")

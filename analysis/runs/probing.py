@@ -136,7 +136,7 @@ class Probed:
             return None
         return f"{self.runs.height:,} of {self.planned:,} runs: the campaign was interrupted, or it still runs"
 
-    @property
+    @cached_property
     def probes(self) -> list[str]:
         """In the order in which they began."""
         first = self.runs.group_by("workload").agg(pl.col("began").min()).sort("began", "workload", nulls_last=True)

@@ -200,8 +200,12 @@ class _Repeating:
         return float(np.median(self.moments.size))
 
 
-def width(runs: Runs) -> tuple[str, float | None, Belongs]:
-    """A workload, the width of the spread of its GPUs in %, and whether it belongs to them: what `leading` asks for."""
+Width = tuple[str, float | None, Belongs]
+"""A workload, the width of the spread of its GPUs in %, and whether it belongs to them: what `leading` asks for."""
+
+
+def width(runs: Runs) -> Width:
+    """How wide the spread of the GPUs is in one workload, without intervals, which take long."""
     if len(runs.names) < 2:
         return runs.workload, None, Belongs.UNKNOWN
     repeating = _Repeating.of(runs)

@@ -259,7 +259,7 @@ def what_ran(campaign: Probed, gpus: int) -> str:
 def _valid(campaign: Probed) -> str:
     from ...analysis.runs.measurements import SOUND
 
-    valid = campaign.runs.filter(SOUND).height
+    valid = int(campaign.runs.select(SOUND.sum()).item())
     return "all" if valid == campaign.runs.height else f"{valid:,}"
 
 
@@ -362,9 +362,10 @@ def run_figures(campaign: Probed) -> Table | None:
     figures = [(name, head) for name, head in _RUN_FIGURES if campaign.runs[name].is_not_null().any()]
     if not figures:
         return None
+    figures_of_runs = campaign.runs.select("workload", "gpu", *(name for name, _ in figures))
     rows = []
     for probe in campaign.probes:
-        runs = campaign.runs.filter(pl.col("workload") == probe)
+        runs = figures_of_runs.filter(pl.col("workload") == probe)
         rows.append([probe, runs["gpu"].n_unique(), *(_middle(runs[name]) for name, _ in figures)])
     columns: list[Column | str] = [
         noun_of(campaign),
@@ -390,8 +391,11 @@ def conditions(campaign: Probed) -> Table | None:
     if not campaign.campaign:
         return None
     rows: list[dict[str, Any]] = []
+    stated_of_runs = campaign.runs.select(
+        "workload", "conditions", "began", "ended", "ended_by", "probe_version", "repeats"
+    )
     for probe in campaign.probes:
-        runs = campaign.runs.filter(pl.col("workload") == probe)
+        runs = stated_of_runs.filter(pl.col("workload") == probe)
         stated: dict[str, Any] = next(iter(runs["conditions"].drop_nulls()), {})
         window = (runs["ended"] - runs["began"]).dt.total_nanoseconds().drop_nulls() / 1e9
         endings = runs.group_by("ended_by").len().sort("len", descending=True).drop_nulls()

@@ -153,15 +153,19 @@ def overview(probes: Sequence[Against], marked: Mapping[str, Look]) -> Figure:
     for row, probe in enumerate(rows):
         calm = np.array([place for place, gpu in enumerate(probe.gpus) if gpu not in marked], dtype=np.intp)
         calm = calm[thinned(len(calm), POINTS)]
-        names = [f"{plain(name)}<br>{plain(probe.probe)}: " for name in probe.labels]
+
+        def words(place: int, digits: int = 2, *, probe: Against = probe) -> str:
+            excess = signed(probe.excess_pct[place], digits)
+            return f"{plain(probe.labels[place])}<br>{plain(probe.probe)}: {excess} %"
+
         across.append(PERCENT.bend(probe.excess_pct[calm]))
         along.append(row + random.uniform(-0.26, 0.26, len(calm)))
-        text += [f"{names[place]}{signed(probe.excess_pct[place])} %" for place in calm]
+        text += map(words, calm)
         quartiles = PERCENT.bend(np.quantile(probe.excess_pct, (0.05, 0.25, 0.5, 0.75, 0.95)))
         traces.append(_box(quartiles.reshape(5, 1), y=[row], orientation="h", width=0.66))
-        for gpu, name, excess in zip(probe.gpus, names, probe.excess_pct, strict=True):
+        for place, gpu in enumerate(probe.gpus):
             if (look := marked.get(gpu)) is not None:
-                odd[look].append((excess, row, f"{name}{signed(excess, 1)} %<br>{look.name}"))
+                odd[look].append((probe.excess_pct[place], row, f"{words(place, 1)}<br>{look.name}"))
     every_point = {
         "x": single(np.concatenate(across)),
         "y": single(np.concatenate(along)),
@@ -412,10 +416,6 @@ def against_power(power: Powered, marks_of: Marks) -> Figure:
     slower, text = power.scale.values(power.y), None
     y = power.y
     if not marks_of.live:
-        text = [
-            f"{plain(name)}<br>{watts:,.0f} W, {signed(pct)} %" if np.isfinite(pct) else ""
-            for name, watts, pct in zip(marks_of.names, power.x, slower, strict=True)
-        ]
         in_order = known[np.argsort(y[known], kind="stable")]
         drawn = np.union1d(in_order[thinned(len(in_order), POINTS)], list(marks_of.marked)).astype(np.intp)
         number = {int(row): place for place, row in enumerate(drawn)}
@@ -424,7 +424,11 @@ def against_power(power: Powered, marks_of: Marks) -> Figure:
             names=[marks_of.names[row] for row in drawn],
             marked={number[row]: look for row, look in marks_of.marked.items()},
         )
-        power, text = replace(power, x=power.x[drawn], y=y[drawn]), [text[row] for row in drawn]
+        power = replace(power, x=power.x[drawn], y=y[drawn])
+        text = [
+            f"{plain(name)}<br>{watts:,.0f} W, {signed(pct)} %" if np.isfinite(pct) else ""
+            for name, watts, pct in zip(marks_of.names, power.x, slower[drawn], strict=True)
+        ]
     low, high = (float(end) for end in (np.nanmin(power.x), np.nanmax(power.x))) if len(known) else (0.0, 1.0)
     wider = 0.05 * max(high - low, 1.0)
     return figure_of(
