@@ -121,6 +121,8 @@ def readings(
     A batch has the keys and the `columns` that are not all NULL in its file, and is sorted by GPU and time; batches are
     in no order. Text is dictionary-encoded. Raises as `figures`.
     """
+    if not rows.files and rows.late is None:
+        return
     index = WindowIndex(windows)
     for part in parts_of(TELEMETRY.name, _near(rows, index)):
         yield from _in_windows(part, index, rows, [*dict.fromkeys((*KEY, *columns))])

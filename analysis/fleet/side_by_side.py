@@ -246,12 +246,11 @@ def side_by_side(campaign: Probed) -> pl.DataFrame:
     """
     keys = campaign.gpus["gpu"].to_list()
     runs = dated(campaign)
-    measured = {column_of(measure.channel) for measure in MEASURED}
-    needed = {"workload", "model", "gpu", "gpu_no", "began", *measured}
+    needed = {"workload", "model", "gpu", "gpu_no", "began", *(column_of(measure.channel) for measure in MEASURED)}
     runs = runs.select(name for name in runs.columns if name in needed)
 
     def stood(measure: Shown) -> list[Figure]:
-        return figures_of(of_work.drop(measured - {column_of(measure.channel)}), len(keys), channel=measure.channel)
+        return figures_of(of_work, len(keys), channel=measure.channel)
 
     frames = []
     with ThreadPoolExecutor(len(MEASURED)) as pool:  # of a large fleet each takes as long as reading all of them

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from ...store.metrics import board_power_mw
-from ..runs.probing import Probed, parted
+from ..runs.probing import Probed, only, parted
 from ..runs.sittings import Floats, days, step_of
 from ..statistics.ordering import median_interval
 from ..verdicts.levels import Levels, levels
@@ -201,7 +201,7 @@ class Trend:
 def trend(runs: Probed) -> Trend | None:
     """The trend of the runs of one workload, of all campaigns (`runs_of`); None where no run with a time has a date."""
     timed = dated(runs).select("workload", "model", "gpu_no", "campaign", "began", "value")
-    timed = scaled(timed).filter(pl.col("began").is_not_null())
+    timed = only(scaled(timed), pl.col("began").is_not_null())
     if timed.is_empty():
         return None
     keys = runs.gpus["gpu"].to_list()

@@ -148,7 +148,7 @@ class Probed:
 
         The time of a wrong result is not to be trusted: who computed something else did other work.
         """
-        return _only(self.trusted, pl.col("value").is_not_null())
+        return only(self.trusted, pl.col("value").is_not_null())
 
     @cached_property
     def trusted(self) -> pl.DataFrame:
@@ -157,7 +157,7 @@ class Probed:
         Where all GPUs of a node copy at once, they share the host's path. Where one of them is lost, the others are
         faster, and that is no property of theirs.
         """
-        runs, few = _only(self.runs, SOUND), self._few_copies
+        runs, few = only(self.runs, SOUND), self._few_copies
         if few.is_empty():
             return runs
         day = pl.col("began").dt.date().alias("day")
@@ -201,7 +201,7 @@ class Probed:
         return f"left out of the times: {runs}, as {results} wrong ({which})"
 
 
-def _only(runs: pl.DataFrame, fit: pl.Expr) -> pl.DataFrame:
+def only(runs: pl.DataFrame, fit: pl.Expr) -> pl.DataFrame:
     """The runs that fit; where all do, no copy is made, as that of a large fleet takes a second and a gigabyte."""
     mask = runs.select(fit.alias("fit"))["fit"]
     return runs if mask.all(ignore_nulls=False) else runs.filter(mask)
@@ -214,7 +214,7 @@ def durations(campaign: Probed, gpu_places: pl.DataFrame) -> pl.DataFrame:
     `measurements.places`.
     """
     names = ("workload", "gpu", "sm_clock_mhz", "temperature_c", "power_w", "job_id", "began", "probe_version")
-    timed = _only(campaign.runs.select(*names, "status", "value"), SOUND & pl.col("value").is_not_null())
+    timed = only(campaign.runs.select(*names, "status", "value"), SOUND & pl.col("value").is_not_null())
     timed = timed.select(pl.lit(campaign.cluster).alias("cluster"), *names, "value", pl.lit("ms").alias("unit"))
     timed = timed.with_columns(pl.col("cluster", "workload", "gpu", "unit").cast(pl.Categorical))
     timed = timed.join(gpu_places, on=["cluster", "gpu"], how="left", maintain_order="left")

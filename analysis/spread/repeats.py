@@ -217,7 +217,8 @@ def split_half(runs: Runs) -> dict[str, Any]:
     sequence = np.arange(n)
     if "began" in runs.frame.columns:
         sequence = runs.frame["began"].arg_sort(nulls_last=True).to_numpy().astype(np.intp)
-    layout = sequence[np.argsort(runs.gpu[sequence], kind="stable")]
+    narrow = runs.gpu.astype(np.min_scalar_type(gpus))  # of 16 bits and less, numpy sorts by radix
+    layout = sequence[np.argsort(narrow[sequence], kind="stable")]
     starts = bounds(runs.gpu, gpus)
     odd = np.empty(n, dtype=np.intp)
     odd[layout] = (np.arange(n) - np.repeat(starts[:-1], np.diff(starts))) & 1

@@ -220,9 +220,10 @@ def _rows(
     """The rows of one workload."""
     gpus, repeating = len(runs.names), _Repeating.of(runs)
     moments, middle, icc_gpu, icc_job = repeating.moments, repeating.middle, repeating.icc, repeating.icc_job
-    orders = {"run": np.argsort(runs.value, kind="stable"), "gpu": np.argsort(middle, kind="stable")}
-    ordered = {"run": runs.value[orders["run"]], "gpu": middle[orders["gpu"]]}
-    owners = {"run": runs.gpu[orders["run"]], "gpu": orders["gpu"]}
+    order = np.argsort(middle, kind="stable")
+    ordered, owners = {"run": np.sort(runs.value), "gpu": middle[order]}, {"gpu": order}
+    if "run" in levels:
+        owners["run"] = runs.gpu[np.argsort(runs.value, kind="stable")]
     test = modes_test(ordered["gpu"], quantum(ordered["run"]))
     intervals_of: dict[str, dict[str, bootstrap.Interval | None]] = {
         level: dict.fromkeys(bootstrap.FIGURES) for level in levels

@@ -20,7 +20,7 @@ import polars as pl
 from ...store.names import plain_workload
 from ...store.schema import LEVELS
 from ..runs.measurements import codes, coupled_jobs
-from ..runs.probing import Probed, names_of, parted
+from ..runs.probing import Probed, names_of, only, parted
 from ..runs.sittings import UNKNOWN, Bools, Floats, Ints, days, groups_median, latest, step_of
 from ..spread.repeats import JOBS_COUPLE, SOME
 from ..statistics.ordering import PROBABILITIES, bounds
@@ -276,7 +276,9 @@ def figures_of(
 ) -> list[Figure]:
     """The times of runs, or a channel of runs, by model and workload: runs with model, workload, gpu_no, began and the
     column of the figure. `gpus`: how many there are. Without a `fleet` all GPUs of a model are peers."""
-    parts = parted(scaled(runs, channel), "model", "workload")
+    needed = ("model", "workload", "gpu_no", "at", "began", column_of(channel))
+    of_figure = runs.select(name for name in needed if name in runs.columns)
+    parts = parted(scaled(of_figure, channel), "model", "workload")
     return [Figure.of(rows, gpus, fleet=fleet, channel=channel, stepped=channel is None) for _, rows in parts]
 
 
@@ -289,7 +291,7 @@ def scaled(runs: pl.DataFrame, channel: Channel | None = None) -> pl.DataFrame:
     """Runs with their times, or a channel of runs, as `x`, on the scale of the comparison; only where it is finite."""
     value = pl.col(column_of(channel)).cast(pl.Float64)
     x = pl.when(value > 0).then(value.log()) if channel is None or channel.log else value
-    return runs.with_columns(x.alias("x")).filter(pl.col("x").is_finite())
+    return only(runs.with_columns(x.alias("x")), pl.col("x").is_finite())
 
 
 def usable(
