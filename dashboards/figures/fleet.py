@@ -148,7 +148,8 @@ def overview(probes: Sequence[Against], marked: Mapping[str, Look]) -> Figure:
     random = np.random.default_rng(1)
     rows = list(reversed(probes))
     traces: list[Any] = []
-    across, along, text = [], [], []
+    across, along = [], []
+    text: list[str] = []
     odd: dict[Look, list[tuple[float, int, str]]] = {look: [] for look in marked.values()}
     for row, probe in enumerate(rows):
         calm = np.array([place for place, gpu in enumerate(probe.gpus) if gpu not in marked], dtype=np.intp)
