@@ -103,14 +103,13 @@ class Nvml(Backend):
 
     def read(self, gpus: Sequence[str], *, slow: bool) -> Iterator[Reading | Event]:
         """Read devices one by one; at the end, the events of the driver."""
-        nothing = [0] * len(METRICS if slow else FAST)
         for gpu in gpus:
             listed = self._listed or {}
             entry = listed.get(gpu)
             if entry is None or entry.reader is None:
                 status = self._otherwise if entry is None else Status.NEEDS_RESET
                 if status is not None:
-                    yield Reading(gpu, nothing, _ALL[status])
+                    yield Reading(gpu, [0] * len(METRICS if slow else FAST), _ALL[status])
                 continue
             self._reading.add(gpu)
             values, statuses = entry.reader.read(slow=slow)

@@ -41,6 +41,7 @@ _OUTPUT_BYTES = 4096  # for those of all calls; one that had no room would raise
 _ENTRY = struct.Struct("<IIqqIIQ")
 # ... of which a reading takes the stamp, then type and return code as one number, and the value by its type.
 _HEAD_READ = "8xq8xQ"
+_FIELD_WORDS = 3
 _TYPE_BITS, _CODE_SHIFT = 2**32 - 1, 32
 _DOUBLE, _UNSIGNED_INT = 0, 1
 _VALUES_READ = {_DOUBLE: "d", _UNSIGNED_INT: "I4x", 4: "q", 5: "i4x", 6: "H6x"}  # all others have 64 bits without sign
@@ -108,42 +109,43 @@ class Reader:
                 fixed[row] = meaning(profiling.refused)
         self._profiling = profiling if profiling is not None and not profiling.refused else None
         shape = tuple((call.tick, tuple(sorted(call.numbers, key=lambda number: number.offset))) for call in calls)
-        self._plans = [
+        plans = (
             _plan(tick, tuple(fields), shape, self._profiling is not None, window_ms or 0, bytes(fixed))
             for tick in (_FAST_TICK, _SLOW_TICK, _RARE_TICK)
-        ]
-        self._calls = [
-            [(call.function, call.arguments) for call in calls if call.tick <= tick]
-            for tick in (_FAST_TICK, _SLOW_TICK, _RARE_TICK)
-        ]
-        self._learned = [plan.learned for plan in self._plans]
+        )
+        self._ticks = [_Tick(plan, self._calls_of(plan, calls)) for plan in plans]
         self._rare_due_ns = 0
+
+    def _calls_of(self, plan: _Plan, calls: Sequence[_BoundCall]) -> list[tuple[Callable[..., int], tuple[Any, ...]]]:
+        """The calls of a tick with their arguments: that for all fields, then the others."""
+        all_fields = [(self._get_fields, (self._handle, plan.n_fields, self._buffer))] * (plan.n_fields > 0)
+        return all_fields + [(call.function, call.arguments) for call in calls if call.tick <= plan.tick]
 
     def read(self, *, slow: bool) -> tuple[list[int], bytes]:
         """Read the fast metrics, and if `slow` the slow ones too.
 
         The values are in the order of FAST, or of METRICS if `slow`; the statuses are those of METRICS.
         """
-        tick = _FAST_TICK
+        number = _FAST_TICK
         profiled: tuple[int, ...] = ()
         profiling_codes: tuple[int, ...] = ()
+        now_ns = time.time_ns()
         if slow:
-            now_ns = time.monotonic_ns()
-            tick = _RARE_TICK if now_ns >= self._rare_due_ns else _SLOW_TICK
-            if tick == _RARE_TICK:
-                self._rare_due_ns = now_ns + _RARE_NS
-        plan, learned = self._plans[tick], self._learned[tick]
-        now_us = time.time_ns() // 1000
-        refused = self._get_fields(self._handle, plan.n_fields, self._buffer) if plan.n_fields else SUCCESS
-        codes = [function(*arguments) for function, arguments in self._calls[tick]]
+            steady_ns = time.monotonic_ns()
+            number = _RARE_TICK if steady_ns >= self._rare_due_ns else _SLOW_TICK
+            if number == _RARE_TICK:
+                self._rare_due_ns = steady_ns + _RARE_NS
+        tick = self._ticks[number]
+        codes = [function(*arguments) for function, arguments in tick.calls]
         if slow and self._profiling is not None:
             profiled, profiling_codes = self._profiling.look()
+        learned = tick.learned
         numbers = learned.unpack(self._buffer)
-        answers = (refused, numbers[1 : 3 * plan.n_fields : 3], codes, profiling_codes)
+        answers = (codes, numbers[tick.plan.field_answers], profiling_codes)
         if answers != learned.answers:
-            learned = self._learned[tick] = plan.learn(*answers)
+            learned = tick.learned = tick.plan.learn(*answers)
             numbers = learned.unpack(self._buffer)
-        return plan.values(learned, numbers, profiled, now_us)
+        return tick.plan.values(learned, numbers + profiled, now_ns // 1000)
 
     # -- what the device supports -----------------------------------------------------------------------------
 
@@ -239,7 +241,8 @@ class _Learned:
 class _Plan:
     """What a tick of some sort reads of a device, and how that becomes values.
 
-    A reading gives words: the numbers of the fields, of the calls, and of profiling, then the power window and 0.
+    A reading gives words: of each field its stamp, its answer (type and return code) and its number, then the numbers
+    of the calls and of profiling, the power window and 0.
     """
 
     def __init__(
@@ -251,78 +254,79 @@ class _Plan:
         window_ms: int,
         fixed: bytes,
     ) -> None:
+        self.tick = tick
         self._rows = FAST if tick == _FAST_TICK else tuple(range(len(METRICS)))
         fields = [entry for entry in fields if entry.row in self._rows]
         calls_numbers = [numbers for call_tick, numbers in calls if call_tick <= tick]
         self._numbers = [number for numbers in calls_numbers for number in numbers]
-        self._call_of = [at for at, numbers in enumerate(calls_numbers) for _ in numbers]
+        self._call_of = [at for at, numbers in enumerate(calls_numbers, bool(fields)) for _ in numbers]
         self.n_fields = len(fields)
-        sources = [entry.row for entry in fields] + [number.row for number in self._numbers]  # by word: its metric
+        self.field_answers = slice(1, _FIELD_WORDS * len(fields), _FIELD_WORDS)
+        sources = [entry.row for entry in fields] + [number.row for number in self._numbers]
         sources += PROFILED if profiled and tick != _FAST_TICK else ()
-        words: dict[int, list[int]] = {}
-        for word, row in enumerate(sources):
+        apart = (_FIELD_WORDS - 1) * len(fields)  # between the place of a call's number among all numbers and its word
+        self._words = [_FIELD_WORDS * at + 2 if at < len(fields) else at + apart for at in range(len(sources))]
+        words: dict[int, list[int]] = {}  # by metric
+        for word, row in zip(self._words, sources, strict=True):
             words.setdefault(row, []).append(word)
         later = {number.row for _, numbers in calls for number in numbers}
         later |= set(range(len(METRICS))) - set(self._rows)
         self._fixed = [Status.UNREAD if row in later else status for row, status in enumerate(fixed)]
-        stamped = {entry.field: word for word, entry in enumerate(fields)}
-        self._ages = []  # position of a value, and the field whose stamp it is the age of
+        stamped = {entry.field: _FIELD_WORDS * at for at, entry in enumerate(fields)}
+        self._ages = []  # position of a value, and the word of the stamp that it is the age of
         for position, row in enumerate(self._rows):
             spec = METRICS[row].nvml
             if isinstance(spec, Stamp) and spec.id in stamped:
                 self._ages.append((position, stamped[spec.id]))
-                words[row] = [stamped[spec.id]]
-        self._words = words
+                words[row] = [stamped[spec.id] + 2]
+        self._by_metric = words
         self._constants = (window_ms, 0)
-        window, zero = len(sources), len(sources) + 1
-        parts = [words.get(row, [window if isinstance(METRICS[row].nvml, Part) else zero]) for row in self._rows]
+        window = len(sources) + apart
+        parts = [words.get(row, [window if isinstance(METRICS[row].nvml, Part) else window + 1]) for row in self._rows]
         self._pick = itemgetter(*(first for first, *_ in parts))
         self._sums = [(position, several) for position, several in enumerate(parts) if len(several) > 1]
         scales = [1 if isinstance(METRICS[row].nvml, Gpm) else METRICS[row].scale for row in self._rows]
         self._scales = [(position, scale) for position, scale in enumerate(scales) if scale != 1]
-        self._wide = {word for word, row in enumerate(sources) if METRICS[row].bits == 64}
+        self._wide = {word for word, row in zip(self._words, sources, strict=True) if METRICS[row].bits == 64}
         self.learned = _Learned(self._unpacker([_UNSIGNED_INT] * len(fields)))
         """Of the last answers of some device; devices that are alike share it."""
 
     def _unpacker(self, types: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
-        """What takes the numbers out of a buffer whose field values have these types of NVML."""
+        """What takes the words out of a buffer whose field values have these types of NVML."""
         layout = "<" + "".join(_HEAD_READ + _VALUES_READ.get(kind, "Q") for kind in types)
         for number in self._numbers:
             layout += f"{number.offset - struct.calcsize(layout)}x{number.format}"
         return struct.Struct(layout).unpack_from
 
-    def learn(
-        self, refused: int, fields: Sequence[int], codes: Sequence[int], profiling_codes: Sequence[int]
-    ) -> _Learned:
-        """Take in answers: the return code of the call for all fields, type and return code of each field, and the
-        return codes of the other calls and of profiling."""
-        answers = (refused, fields, codes, profiling_codes)
+    def learn(self, codes: Sequence[int], fields: Sequence[int], profiling_codes: Sequence[int]) -> _Learned:
+        """Take in answers: the return codes of the calls, of which the first is for all fields if there are any, type
+        and return code of each field, and the return codes of profiling."""
+        answers = (codes, fields, profiling_codes)
         if answers != self.learned.answers:
-            by_word = [refused or answer >> _CODE_SHIFT for answer in fields]
-            by_word += [*(codes[call] for call in self._call_of), *profiling_codes]
+            in_order = [codes[0] or answer >> _CODE_SHIFT for answer in fields]
+            in_order += [*(codes[call] for call in self._call_of), *profiling_codes]
+            by_word = dict(zip(self._words, in_order, strict=True))
             statuses = list(self._fixed)
-            for row, words in self._words.items():  # that of a sum is the worst of its parts
+            for row, words in self._by_metric.items():  # that of a sum is the worst of its parts
                 statuses[row] = max(meaning(by_word[word]) for word in words)
             types = [answer & _TYPE_BITS for answer in fields]
             short = [kind == _UNSIGNED_INT for kind in types] + [number.format == "I" for number in self._numbers]
+            of_words = zip(self._words, short, strict=False)
             self.learned = _Learned(
                 self._unpacker(types),
                 answers,
                 bytes(statuses),
-                doubles=[word for word, kind in enumerate(types) if kind == _DOUBLE],
-                narrow=[word for word, narrow in enumerate(short) if narrow and word in self._wide],
+                doubles=[word for word, kind in zip(self._words, types, strict=False) if kind == _DOUBLE],
+                narrow=[word for word, narrow in of_words if narrow and word in self._wide],
             )
         return self.learned
 
-    def values(
-        self, learned: _Learned, numbers: tuple[Any, ...], profiled: tuple[int, ...], now_us: int
-    ) -> tuple[list[int], bytes]:
+    def values(self, learned: _Learned, numbers: tuple[Any, ...], now_us: int) -> tuple[list[int], bytes]:
         """The values, in the order of this plan's metrics, and the statuses of all metrics.
 
-        `numbers` are those of the buffer, read at `now_us` (UTC).
+        `numbers` are the words of the buffer and of profiling, read at `now_us` (UTC).
         """
-        entries_end = 3 * self.n_fields
-        words = [*numbers[2:entries_end:3], *numbers[entries_end:], *profiled, *self._constants]
+        words = [*numbers, *self._constants]
         for word in learned.doubles:
             words[word] = round(words[word]) if abs(words[word]) < _NO_VALUE else _NO_VALUE
         for word in learned.narrow:
@@ -334,8 +338,8 @@ class _Plan:
         for position, scale in self._scales:
             values[position] *= scale
         statuses = learned.statuses
-        for position, word in self._ages:
-            age_us = now_us - numbers[3 * word]
+        for position, stamp in self._ages:
+            age_us = now_us - words[stamp]
             values[position] = max(age_us, 0)
             if abs(age_us) > _OTHER_CLOCK_US:
                 statuses = self._without(position, values, statuses, Status.UNSUPPORTED)
@@ -350,6 +354,15 @@ class _Plan:
         row = self._rows[position]
         values[position] = 0
         return statuses if statuses[row] else statuses[:row] + bytes([status]) + statuses[row + 1 :]
+
+
+class _Tick:
+    """What a tick of some sort does with one device: its plan, its calls, and what was learned of its answers."""
+
+    __slots__ = ("calls", "learned", "plan")
+
+    def __init__(self, plan: _Plan, calls: list[tuple[Callable[..., int], tuple[Any, ...]]]) -> None:
+        self.plan, self.calls, self.learned = plan, calls, plan.learned
 
 
 # Devices that are alike share theirs: what a sweep touches, the processor fetches anew at every tick.
