@@ -7,7 +7,8 @@ Run by `collect.py` and `energy.py`; imports nothing of whorl at its top, as the
 
     nothing        wakes up at the rate and reads nothing: what any Python process pays
     plain_durable  14 metrics by the stock calls of nvidia-ml-py, a CSV line for each GPU, durable at every sweep
-    plain_same     every metric that whorl reads at every tick, by the stock calls, durable
+    plain_same     what whorl reads, as often, by the stock calls, durable: its metrics of every tick; once a second the
+                   XIDs of the driver; every 10 s its slow metrics (not those of GPM) and the processes on each GPU
     nvitop         `Device.as_snapshot()` of every GPU; it reads more (names, limits) and waits for PCIe counters
     gpustat        `gpustat.new_query()`; it reads the processes too, and sleeps 0.1 s for each GPU
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import itertools
 import json
 import os
 import signal
@@ -63,11 +65,14 @@ def plain_reader() -> Callable[[], list[list[float]]]:
 
 
 def same_reader() -> Callable[[], list[list[float]]]:
-    """The metrics that whorl reads at every tick, without the constant time over which a sensor averages."""
+    """What whorl reads, as often as whorl does at 10 Hz, without the constant time over which a sensor averages."""
     import pynvml as nvml
 
     nvml.nvmlInit()
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    announced = nvml.nvmlEventSetCreate()
+    for handle in handles:
+        nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, announced)
     ids = [
         nvml.NVML_FI_DEV_POWER_INSTANT,
         nvml.NVML_FI_DEV_POWER_AVERAGE,
@@ -77,8 +82,54 @@ def same_reader() -> Callable[[], list[list[float]]]:
         nvml.NVML_FI_DEV_PERF_POLICY_THERMAL,
         nvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
     ]
+    # Held down by other causes, PCIe and NVLink traffic, ECC errors, remapped rows, NVLink errors, retired pages.
+    slow_ids = [
+        76,
+        77,
+        79,
+        269,
+        270,
+        197,
+        198,
+        138,
+        139,
+        94,
+        3,
+        4,
+        5,
+        6,
+        *range(142, 146),
+        230,
+        38,
+        45,
+        52,
+        59,
+        29,
+        30,
+        31,
+    ]
+    sweeps = itertools.count()
+
+    def slow(handle: Any) -> list[float]:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2)
+        return [
+            memory.used,
+            memory.free,
+            nvml.nvmlDeviceGetEnforcedPowerLimit(handle),
+            nvml.nvmlDeviceGetPerformanceState(handle),
+            nvml.nvmlDeviceGetEncoderUtilization(handle)[0],
+            nvml.nvmlDeviceGetDecoderUtilization(handle)[0],
+            nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle),
+            nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle),
+            nvml.nvmlDeviceGetCurrPcieLinkWidth(handle),
+            nvml.nvmlDeviceGetMaxPcieLinkWidth(handle),
+            *(field.value.ullVal for field in nvml.nvmlDeviceGetFieldValues(handle, slow_ids)),
+            *(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
+            *(process.pid for process in nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)),
+        ]
 
     def read() -> list[list[float]]:
+        sweep = next(sweeps)
         rows = []
         for handle in handles:
             now_us = time.time_ns() // 1000
@@ -96,8 +147,13 @@ def same_reader() -> Callable[[], list[list[float]]]:
                     utilization.gpu,
                     utilization.memory,
                     nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
+                    *(slow(handle) if sweep % 100 == 0 else ()),
                 ]
             )
+        if sweep % 10 == 0:
+            with contextlib.suppress(nvml.NVMLError_Timeout):
+                xid = nvml.nvmlEventSetWait_v2(announced, 0)
+                rows.append([xid.eventData])
         return rows
 
     return read

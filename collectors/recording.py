@@ -57,7 +57,7 @@ class Columns:
             self._pack(*values)
         except struct.error:
             return False
-        return all(values[place] < absent for place, absent in self._absent)
+        return not self._absent or all(values[place] < absent for place, absent in self._absent)
 
     def without_unfit(self, values: Sequence[int], nulls: int) -> tuple[list[int], int]:
         """The values and `nulls`, where a number that its metric cannot have is missing.

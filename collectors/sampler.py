@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 STORE, LIST, ANNOUNCED, LEAVING = "the store", "the list of GPUs", "the driver's events", "leaving"
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LEAST_INTERVAL_S, _MOST_INTERVAL_S = 0.02, 86_400.0
+_FAST_VALUES = len(FAST)
 _LEAST_HUNG_S = 0.1  # busy machines keep a call waiting for that long
 _REFUSED = (EventKind.NOT_SUPPORTED, EventKind.NOT_PERMITTED)
 _GAPS = (EventKind.SOURCE_GONE, EventKind.SOURCE_BACK)
@@ -114,6 +115,11 @@ class Sampling:
         return round((max(5.0, 10 * self.interval_s) if self.hung_s is None else self.hung_s) * 1e9)
 
 
+_Unjudged = tuple[SeenDevice, int, Callable[[Sequence[int]], Sequence[int]], Sequence[int], int]
+"""A reading that `Quality` has not noted: GPU, time (UTC ns), what gives the values of `quality.READ`, all values, and
+which of those count."""
+
+
 class Abandoned(BaseException):  # no error: how a thread that was given up learns of it
     """This thread was given up on; another one goes on."""
 
@@ -169,8 +175,7 @@ class Sampler:
         self._gone_since: int | None = None  # since when the source does not answer, as was told (steady ns)
         self._known: dict[str, SeenDevice] = {}  # all devices that were ever there, by key
         self._asked: list[str] = []  # the keys of those that are read
-        self._unjudged: list[tuple[SeenDevice, int, Sequence[int], int]] = []
-        """Readings that `Quality` has not noted: GPU, time (UTC ns), values of `quality.READ`, which of them count."""
+        self._unjudged: list[_Unjudged] = []
         self._unread: list[SeenDevice] = []  # whole GPUs that are not, and have a row without numbers at every tick
         self._new_identities = threading.Event()
         self._over = threading.Event()
@@ -401,12 +406,14 @@ class Sampler:
         return True
 
     def _turn(self, me: _Poller) -> None:
-        """One tick: every device is read, the readings are recorded, and events are derived from them."""
+        """One tick: every device is read, events are derived from the readings, and both are recorded.
+
+        What needs no answer of the store comes before it: after its wait for the disk all code is cold.
+        """
         now, ahead = self._now()
         if not self._reachable and now >= self._look_due:
             self._look(me, now)
-        if self._reachable:
-            self._sweep(me, now, ahead)
+        tick = self._sweep(me, now, ahead) if self._reachable else {}
         self._tick += 1
         if self._paced != self._interval and self._total is None:
             self._start, self._tick, self._interval = now, 1, self._paced
@@ -415,9 +422,11 @@ class Sampler:
             self._judge_sensors()
             self._events.look_at_clocks()
             self._events.tell_missed(now_ns=now)
+        if self._events.waiting:
+            self.write_events(me)
+        self._keep(me, tick)
         if self._reachable and now >= self._look_due:
             self._look(me, now)
-        if self._events.waiting:
             self.write_events(me)
 
     def _now(self) -> tuple[int, int]:
@@ -429,10 +438,10 @@ class Sampler:
                 break
         return now, ahead
 
-    def _sweep(self, me: _Poller, now: int, ahead: int) -> None:
-        """Read every device once, and record it."""
-        slow, chores = now >= self._slow_due, now >= self._chores_due
-        readings: list[tuple[Reading, int, int]] = []
+    def _sweep(self, me: _Poller, now: int, ahead: int) -> dict[Columns, list[Row]]:
+        """Read every device once; the rows that come of it."""
+        slow = now >= self._slow_due
+        readings: list[tuple[SeenDevice, Reading, int, int]] = []
         try:
             self._read(me, readings, now, slow=slow)
         except InputError as error:
@@ -440,50 +449,61 @@ class Sampler:
         else:
             self._ticks += 1
             if self._gone_since is not None:
-                lasted, self._gone_since = now - self._gone_since, None
-                detail = f"{self.source.name} answers again after {lasted / 1e9:.1f} s"
-                log.warning("%s", detail)
-                self._events.tell(Event(EventKind.SOURCE_BACK, None, detail, duration_ns=lasted))
+                self._source_back(now)
             if slow:
                 self._slow_due += self._slow * (1 + (now - self._slow_due) // self._slow)
+        counting, unjudged = slow or now >= self._chores_due, self._unjudged
         tick: dict[Columns, list[Row]] = {}
-        known, unjudged = self._known, self._unjudged
-        for reading, began, ended in readings:
-            gpu, statuses, values = known[reading.gpu], reading.statuses, reading.values
-            if reading.ts_ns is None:
+        for gpu, reading, began, ended in readings:
+            statuses, values, stamp = reading.statuses, reading.values, reading.ts_ns
+            if stamp is None:
                 if gpu.ts_ns is not None and gpu.silent and statuses == gpu.statuses:
                     continue  # a source with a clock of its own has one row of what is lost
                 stamp = began + ahead
-            elif reading.ts_ns == gpu.ts_ns:
+            elif stamp == gpu.ts_ns:
                 continue
             else:
-                stamp = gpu.ts_ns = reading.ts_ns
+                gpu.ts_ns = stamp
             if statuses is not gpu.statuses and statuses != gpu.statuses:
                 gpu.notice(statuses)
-            columns = QUICK if len(values) == len(FAST) else EVERY
-            if slow or chores:
+            columns = QUICK if len(values) == _FAST_VALUES else EVERY
+            if counting:
                 gpu.notice_resets(columns, values, statuses)
-            mark, nulls = gpu.silent, gpu.nulls[columns]
+            mark, nulls, quality = gpu.silent, gpu.nulls[columns], gpu.quality
             if not columns.fit(values):
                 values, nulls = columns.without_unfit(values, nulls)
-            if mark is not None or reading.ts_ns is not None:
+            if mark is not None or gpu.ts_ns is not None:
                 nulls |= columns.read_us_missing
-            if gpu.quality is not None:
-                unjudged.append((gpu, stamp, columns.judged(values), gpu.judged))
-                mark = mark or gpu.quality.text
+            if quality is not None:
+                unjudged.append((gpu, stamp, columns.judged, values, gpu.judged))
+                mark = mark or quality.text
             elif Status.OK not in statuses:
                 continue  # an instance that is gone has no row
             row = (stamp // 1000, gpu.key, nulls, (*values, (ended - began) // 1000), mark)
-            tick.setdefault(columns, []).append(row)
+            if columns in tick:
+                tick[columns].append(row)
+            else:
+                tick[columns] = [row]
         for gpu in self._unread:
             self._add_silent(tick, gpu, now + ahead)
         if self._events.driver_gone:
             self._look_due = min(self._look_due, now + _SECOND_NS)
-        self._keep(me, tick)
+        return tick
 
-    def _read(self, me: _Poller, readings: list[tuple[Reading, int, int]], began: int, *, slow: bool) -> None:
+    def _source_back(self, now: int) -> None:
+        """The source as a whole answers again."""
+        assert self._gone_since is not None
+        lasted, self._gone_since = now - self._gone_since, None
+        detail = f"{self.source.name} answers again after {lasted / 1e9:.1f} s"
+        log.warning("%s", detail)
+        self._events.tell(Event(EventKind.SOURCE_BACK, None, detail, duration_ns=lasted))
+
+    def _read(
+        self, me: _Poller, readings: list[tuple[SeenDevice, Reading, int, int]], began: int, *, slow: bool
+    ) -> None:
         """Add what the source gives, with the times (steady ns) between which each device was read."""
-        gpus, one_by_one = self._asked, self.source.one_by_one
+        gpus, known, steady = self._asked, self._known, self._clock.steady
+        one_by_one = self.source.one_by_one
         place = 0
         me.busy = (self._connection if not one_by_one else gpus[0] if gpus else ANNOUNCED, began)
         try:
@@ -493,13 +513,14 @@ class Sampler:
                 if not isinstance(reading, Reading):
                     self._announced(reading)
                     continue
-                ended = self._clock.steady()
-                if reading.gpu not in self._known:  # it came after the list was made
+                ended = steady()
+                gpu = known.get(reading.gpu)
+                if gpu is None:  # it came after the list was made
                     self._look_due = 0
                     continue
-                readings.append((reading, began, ended))
+                readings.append((gpu, reading, began, ended))
                 if one_by_one:
-                    place = place + 1 if gpus[place : place + 1] == [reading.gpu] else gpus.index(reading.gpu) + 1
+                    place = gpus.index(reading.gpu, place) + 1
                     me.busy = (gpus[place] if place < len(gpus) else ANNOUNCED, ended)
                     began = ended
         finally:
@@ -528,9 +549,9 @@ class Sampler:
 
     def _judge_sensors(self) -> None:
         """Judge power sensors by the readings since the last call; many at once cost less than one at each tick."""
-        for gpu, stamp, readings, known in self._unjudged:
+        for gpu, stamp, judged, values, known in self._unjudged:
             assert gpu.quality is not None
-            for finding in gpu.quality.note(stamp, readings, known):
+            for finding in gpu.quality.note(stamp, judged(values), known):
                 self._events.tell(finding.event(gpu.device.gpu))
         self._unjudged.clear()
 
