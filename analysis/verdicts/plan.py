@@ -431,7 +431,7 @@ def decide(owner: Ints, deviation: Floats, gpus: int, *, effect: float, sd: floa
 
     A. Wald's test (Annals of Mathematical Statistics 16, 1945) of two levels, 0 and `effect`: the sum of the logarithms
     of the likelihood ratios ends it at one of two bounds. A sitting counts at most half of the way to a bound, so that
-    no single one decides. By simulation (tests/analysis/verdicts/test_sequential.py) the two chances hold with normal
+    no single one decides. By simulation (tests/analysis/verdicts/test_online.py) the two chances hold with normal
     sittings and with Student's t with 4 degrees of freedom.
     """
     order = np.argsort(owner, kind="stable")

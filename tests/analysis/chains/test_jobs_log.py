@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -93,18 +91,6 @@ def test_the_night_in_which_clocks_go_back(tmp_path: Path) -> None:
     assert log.start_s[0] == datetime(2022, 10, 29, 23, 30, tzinfo=UTC).timestamp()
     assert log.run_times_s.tolist() == [7200, 3600]
     assert len(log.notes) == 1
-
-
-def test_json_of_sacct(tmp_path: Path) -> None:
-    job: dict[str, Any] = {
-        "job_id": 5, "state": {"current": ["COMPLETED"]}, "nodes": "n[1-2]", "allocation_nodes": 2, "steps": [],
-        "time": {"start": T0 + 9, "end": T0 + 19, "elapsed": 10, "submission": T0, "eligible": T0,
-                 "limit": {"set": True, "infinite": False, "number": 30}},
-        "tres": {"allocated": [], "requested": []},
-    }  # fmt: skip
-    endless = job | {"job_id": 6, "time": {**job["time"], "limit": {"set": True, "infinite": True, "number": 0}}}
-    log = written(tmp_path, json.dumps({"jobs": [job, endless]}))
-    assert (log.waits_s.tolist(), log.nodes.tolist(), log.limit_s.tolist()) == ([9, 9], [2, 2], [1800, UNLIMITED_S])
 
 
 def test_rows_that_were_asked_live() -> None:

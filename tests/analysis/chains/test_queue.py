@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from whorl.analysis.chains.costs import WaitHours, price_of_exclusion
 from whorl.analysis.chains.jobs_log import JobsLog
 from whorl.analysis.chains.queue import SHORTEST_S, Queue
 from whorl.analysis.replay import Job, Options, Trace, World, replay
@@ -47,22 +48,6 @@ def test_starts_are_those_of_the_replay_on_a_real_log() -> None:
     assert np.max(np.array(starts) - log.submit_s) > 20 * 3600
 
 
-def test_a_copy_runs_on_by_itself() -> None:
-    log = drawn_log(1, 400, load=1.2)
-    queue = Queue(log, 16)
-    queue.advance(log.submit_s[200])
-    before = queue.state()
-    copied = queue.copy()
-    number = copied.submit(4, 3600.0)
-    assert copied.run_until_started(number) >= queue.now_s
-    after = queue.state()
-    assert len(before.pending_nodes) == len(after.pending_nodes) > 0
-    assert np.array_equal(before.running_until_s, after.running_until_s)
-    queue.run_out()
-    expected = starts_of_queue(log, 16)
-    assert all(expected[row] == start_s for row, start_s in queue.starts_s.items())
-
-
 def test_what_a_submitted_job_does_to_the_queue() -> None:
     """Four nodes: two run for an hour of two, and a job of three nodes waits."""
     log = JobsLog(
@@ -85,3 +70,33 @@ def test_what_a_submitted_job_does_to_the_queue() -> None:
         queue.submit(5, 60.0)
     with pytest.raises(InputError, match="two jobs: a job asks for 3 nodes, and the cluster has 2"):
         Queue(log, 2)
+
+
+# -- exclusion ---------------------------------------------------------------------------------------------------------
+# What nodes that are excluded cost in waiting.
+
+
+WEEK_H = 7 * 24
+
+
+def log_of(jobs: list[tuple[float, float, float, int]]) -> JobsLog:
+    """Jobs that began at once: when each was submitted, run time and limit, in hours, and nodes."""
+    submit_h, run_h, limit_h, nodes = (np.array(column) for column in zip(*sorted(jobs), strict=True))
+    return JobsLog(3600 * submit_h, 3600 * submit_h, 3600 * (submit_h + run_h), 3600 * limit_h, nodes, "a log")
+
+
+def test_pairs_of_jobs_each_week_wait_for_each_other_on_one_node() -> None:
+    jobs = [(week * WEEK_H, 1.0, 2.0, 1) for week in range(4) for _ in range(2)]  # submit, run, limit, nodes
+    price = price_of_exclusion(log_of([*jobs, (1.0, 1.0, 1.0, 2)]), cluster_nodes=2, excluded_nodes=1)
+    assert (price.jobs, price.too_wide_jobs, price.weeks) == (8, 1, 4)
+    assert price.mean_wait.all_nodes == WaitHours(0.0, 0.0, 0.0)
+    assert price.mean_wait.added == WaitHours(0.5, 0.5, 0.5)
+    assert price.p95_wait.fewer_nodes == WaitHours(1.0, 1.0, 1.0)
+    assert price.as_dict()["p95_wait"]["added"] == {"hours": 1.0, "low_h": 1.0, "high_h": 1.0}
+
+
+@pytest.mark.parametrize(("excluded", "job_nodes", "message"), [(2, None, "one at least"), (1, 3, "no job of 3 nodes")])
+def test_what_cannot_be_asked(excluded: int, job_nodes: int | None, message: str) -> None:
+    log = log_of([(0.0, 1.0, 1.0, 1)])
+    with pytest.raises(InputError, match=message):
+        price_of_exclusion(log, cluster_nodes=2, excluded_nodes=excluded, job_nodes=job_nodes)

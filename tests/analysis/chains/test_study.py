@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 from datetime import UTC, datetime
 
 import numpy as np
@@ -10,10 +12,12 @@ import pytest
 from whorl.analysis.chains.costs import PolicyRow
 from whorl.analysis.chains.jobs_log import JobsLog
 from whorl.analysis.chains.policy import LeadPolicy
+from whorl.analysis.chains.published import published_rows, published_samples, published_starts
 from whorl.analysis.chains.queue import Queue
 from whorl.analysis.chains.study import LINK_S, StudyOptions, chain_study
 from whorl.errors import InputError
-from whorl.tests.analysis.chains.logs import drawn_log, lonestar, needs_lonestar
+from whorl.tests.analysis.chains.logs import CLUSTER_NODES, LONESTAR, drawn_log, lonestar, needs_lonestar
+from whorl.tests.sizes import is_long, sample
 
 HOUR_S = 3600.0
 DAY_S = 86400.0
@@ -64,24 +68,6 @@ def test_where_nobody_waits_policies_that_predict_tie_with_reactive() -> None:
     assert rows["lead6"].overlap_h == pytest.approx(6, abs=0.1)
 
 
-@pytest.mark.long
-def test_models_learn_and_their_margins_follow_a_change_of_load() -> None:
-    """The load grows two days before the test part: waits are longer than nearly all that the trees learned from."""
-    jobs = 1100
-    load = np.where(np.arange(jobs) < 0.45 * jobs, 0.7, 1.15)
-    log = drawn_log(13, jobs, load=load)
-    rows = studied(log, ("reactive", "average", "p50", "p90", "forest"), days=6, cost=0.5)
-    reactive, quantile = rows["reactive"], rows["p90"]
-    assert reactive.interruption_h > 5
-    assert quantile.interruption_h < 0.3 * reactive.interruption_h
-    assert quantile.coverage_pct is not None
-    assert quantile.coverage_pct >= 75
-    assert rows["p50"].interruption_h >= rows["cost"].interruption_h >= quantile.interruption_h
-    assert rows["p50"].overlap_h <= rows["cost"].overlap_h <= quantile.overlap_h
-    assert rows["forest"].coverage_pct is not None
-    assert quantile.overlap_gpu_h(4) == pytest.approx(8 * quantile.overlap_h)
-
-
 def test_an_hour_of_overlap_picks_the_quantile() -> None:
     """The lead that costs least, tried on drawn waits."""
     waits_h = np.random.default_rng(0).gamma(2, 5, size=4000)
@@ -92,20 +78,6 @@ def test_an_hour_of_overlap_picks_the_quantile() -> None:
         assert np.quantile(waits_h, LeadPolicy.of_cost(cost).quantile or 0.0) == pytest.approx(cheapest_h, abs=0.2)
     with pytest.raises(InputError, match=r"an hour of overlap can weigh 0.01 to 99 hours of interruption, not 0"):
         LeadPolicy.of_cost(0.0)
-
-
-@pytest.mark.parametrize(
-    ("policies", "days", "message"),
-    [
-        (("p200",), 3, "there is no policy 'p200'"),
-        (("cost",), 3, "there is no policy 'cost'"),
-        (("reactive",), -6, "no chain begins on 20.* or later and five days before the last job"),
-        (("p75",), 13, "waits of chains, and a model needs 500; choose a later --test-from"),
-    ],
-)
-def test_what_cannot_be_studied(policies: tuple[str, ...], days: float, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        studied(drawn_log(14, 400, load=0.5), policies, days)
 
 
 @pytest.mark.long
@@ -127,3 +99,66 @@ def test_a_real_log() -> None:
     assert rows["p90"].coverage_pct is not None
     assert 85 <= rows["p90"].coverage_pct <= 95
     assert rows["known"].interruption_h == 0
+
+
+# -- published ---------------------------------------------------------------------------------------------------------
+# The published simulation of the Mirage study: its samples, and those of an independent restatement of it.
+
+
+ARTIFACT = [
+    ("2023-02-23", 1, "reactive", 130_440, 104),
+    ("2023-01-24", 8, "reactive", 52_440, 426),
+    ("2023-01-16", 1, "average", 18_480, 342),
+    ("2023-02-21", 8, "average", 149_940, 0),
+    ("2023-01-08", 1, "reactive", 42_000, 271),
+]
+"""What the study's own program printed: begin, nodes, policy, seconds from end to start, mean wait in minutes."""
+
+
+def seconds(text: str) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+@pytest.mark.long
+@needs_lonestar
+@pytest.mark.parametrize("nodes", [1, 8])
+def test_samples_are_those_of_the_restated_simulator(nodes: int) -> None:
+    with gzip.open(LONESTAR.with_name(f"baselines_nodes{nodes}.csv.gz"), "rt") as file:
+        rows = list(csv.DictReader(file))
+    starts = published_starts(lonestar())
+    assert starts.tolist() == [seconds(row["start"]) for row in rows]
+    rows = rows if is_long() else sample(rows, short=6)
+    starts = np.array([seconds(row["start"]) for row in rows])
+    samples = published_samples(lonestar(), starts, cluster_nodes=CLUSTER_NODES, nodes=nodes)
+    assert [{name: str(cell) for name, cell in chain.as_row().items()} for chain in samples] == rows
+    reactive, average = published_rows(samples, ["reactive", "average"])
+    assert reactive.overlap_h == 0
+    assert average.interruption_h <= reactive.interruption_h
+    if is_long():
+        figures = [round(figure, 2) for row in (reactive, average) for figure in (row.interruption_h, row.overlap_h)]
+        assert figures == ([3.77, 0, 3.08, 0.36] if nodes == 1 else [6.58, 0, 5.65, 0.17])
+        assert [round(row.none_pct, 1) for row in (reactive, average)] == ([55.7, 60.2] if nodes == 1 else [45.9, 48.5])
+
+
+@needs_lonestar
+def test_samples_are_those_of_the_artifact() -> None:
+    for day, nodes, policy, reward_s, mean_wait_min in sample(ARTIFACT, short=2):
+        (chain,) = published_samples(lonestar(), np.array([seconds(day)]), cluster_nodes=CLUSTER_NODES, nodes=nodes)
+        assert (60 * chain.minutes(policy), chain.mean_wait_min) == (reward_s, mean_wait_min)
+
+
+def test_only_windows_that_lie_in_the_log_are_told() -> None:
+    log = drawn_log(1, 3000, load=0.5)  # from 2022-11-01 on
+    end_s = -(-log.submit_s[-1] // DAY_S) * DAY_S
+    starts = published_starts(log)
+    assert starts[0] == seconds("2022-11-01")
+    assert starts[-1] + 5 * DAY_S <= end_s < starts[-1] + 5 * DAY_S + 4 * 3600 + 1
+    assert published_starts(log, since_s=seconds("2022-11-05")).tolist() == starts[24:].tolist()
+    with pytest.raises(InputError, match="no whole window"):
+        published_starts(log, since_s=log.submit_s[-1])
+
+
+def test_a_log_with_wider_jobs_than_the_cluster_is_refused() -> None:
+    log = drawn_log(1, 100)
+    with pytest.raises(InputError, match="asks for 8 nodes, and the cluster has 4"):
+        published_samples(log, log.submit_s[:1], cluster_nodes=4, nodes=1)

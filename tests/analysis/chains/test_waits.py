@@ -109,21 +109,6 @@ def test_quantiles_are_ordered_and_right_as_often_as_they_say() -> None:
     assert {n for _, n in model.coverage.values()} == {100}
 
 
-@pytest.mark.long
-def test_margins_follow_waits_that_the_trees_did_not_know() -> None:
-    """The law of the waits becomes wider: the quantiles are wrong until margins come from the new waits."""
-    feature_rows, waits_s = drawn_waits(0, 800, spread=0.5)
-    model = WaitModel.fit(feature_rows, waits_s, np.arange(800.0), used_share=0.3)
-    wider, wider_waits_s = drawn_waits(1, 2000, spread=3.0)
-    later, later_waits_s = drawn_waits(2, 2000, spread=3.0)
-    before, after = (
-        float((later_waits_s <= fitted.predict(later)[:, -1]).mean())
-        for fitted in (model, model.calibrated(wider, wider_waits_s))
-    )
-    assert before < 0.85
-    assert after == pytest.approx(0.9, abs=0.03)
-
-
 def test_too_little_history_is_an_average() -> None:
     feature_rows, waits_s = drawn_waits(0, LEAST_WAITS - 1)
     with pytest.raises(InputError, match=f"499 waits are too little to learn from; a model needs {LEAST_WAITS}"):

@@ -35,15 +35,15 @@ def rows(name: str, records: Sequence[Mapping[str, Any]]) -> pa.Table:
     return arrow_rows(name, {key: [record.get(key) for record in records] for key in names})
 
 
-def job(number: int | str, gpu: str | None, began: float, ended: float | None, **other: Any) -> dict[str, Any]:
+def job(number: int | str, gpu: str | None, began: float, ended: float | None, **columns: Any) -> dict[str, Any]:
     return {
         "cluster": "c", "allocation": f"{number}.0", "job_id": str(number), "raw_id": str(number), "user": "ada",
         "account": "physics", "state": "COMPLETED", "began": at(began), "ended": None if ended is None else at(ended),
         "node": "n1", "gpu": gpu, "share": 1.0, "node_gpus": 1, "recorded": at(1e6), "source": "csv",
-    } | other  # fmt: skip
+    } | columns  # fmt: skip
 
 
-def readings(gpu: str | None, seconds: Sequence[float], watts: Sequence[float], **other: Any) -> pa.Table:
+def readings(gpu: str | None, seconds: Sequence[float], watts: Sequence[float], **options: Any) -> pa.Table:
     """Telemetry of a GPU; utilisation is 0 up to 60 W. Further columns in `other`."""
     power = np.asarray(watts, float)
     columns = {
@@ -51,12 +51,12 @@ def readings(gpu: str | None, seconds: Sequence[float], watts: Sequence[float], 
         "power_mw": np.round(power * 1000).astype(int).tolist(),
         "utilization": np.where(power > 60, 100, 0).tolist(), "power_limit_mw": [300_000] * len(power),
     }  # fmt: skip
-    return arrow_rows("telemetry", columns | other)
+    return arrow_rows("telemetry", columns | options)
 
 
-def gpu(name: str, **other: Any) -> dict[str, Any]:
+def gpu(name: str, **columns: Any) -> dict[str, Any]:
     return {"cluster": "c", "gpu": name, "uuid": name, "node": "n1", "model": "A100-SXM4-80GB",
-            "power_limit_mw": 300_000, "power_limit_default_mw": 300_000, "first_seen": at(-1e6)} | other  # fmt: skip
+            "power_limit_mw": 300_000, "power_limit_default_mw": 300_000, "first_seen": at(-1e6)} | columns  # fmt: skip
 
 
 def store_of(
@@ -120,9 +120,9 @@ class Meter:
         return self.among.over(np.full(len(began), self.number), began, ended)
 
 
-def meters(store: Store, **of: Any) -> list[Meter]:
+def meters(store: Store, **options: Any) -> list[Meter]:
     """The meter of each GPU of a store; `of`: as `meters_of_many` takes it."""
-    return [Meter(some, number) for some in meters_of_many(store, **of) for number in range(len(some))]
+    return [Meter(group, number) for group in meters_of_many(store, **options) for number in range(len(group))]
 
 
 @dataclass(frozen=True)
@@ -134,15 +134,15 @@ class Books:
     problems: pl.DataFrame
 
 
-def books(store: Store, *, cuts: Sequence[int] = (), **of: Any) -> Books:
+def books(store: Store, *, cuts: Sequence[int] = (), **options: Any) -> Books:
     """The books of a store; `of`: as `read_claims` takes it."""
-    times = {name: of[name] for name in ("since_ns", "until_ns") if name in of}
-    claims = with_activity(store, read_claims(store, **of), -(2**61), 2**61)
+    times = {name: options[name] for name in ("since_ns", "until_ns") if name in options}
+    claims = with_activity(store, read_claims(store, **options), -(2**61), 2**61)
     split = Attribution(claims, cuts=cuts, **times)
-    frames = split.pieces([split.split(meters_of_many(store, **of))])
+    frames = split.pieces([split.split(meters_of_many(store, **options))])
     pieces = pl.concat([pl.DataFrame(schema=PIECES), *frames], rechunk=False)
-    more = of_store(store, split.metered, cluster=None, since_ns=-(2**62), until_ns=2**62)
-    return Books(pieces, split.metered, pl.concat([split.problems, more]))
+    sums = of_store(store, split.metered, cluster=None, since_ns=-(2**62), until_ns=2**62)
+    return Books(pieces, split.metered, pl.concat([split.problems, sums]))
 
 
 def build(

@@ -15,7 +15,11 @@ from whorl.analysis.energy.attribute import JobReason
 from whorl.analysis.energy.books import add_up
 from whorl.analysis.energy.claims import JobProblem
 from whorl.analysis.energy.sensor import Problem
-from whorl.tests.analysis.energy.stored import Books, at, books, gpu, job, readings, store_of
+from whorl.store import Store
+from whorl.store.events import Event, event_rows
+from whorl.store.schema import arrow_rows
+from whorl.store.vocabulary import EventKind
+from whorl.tests.analysis.energy.stored import Books, at, books, gpu, job, meters, readings, store_of
 
 IDLE_W = 50.0
 
@@ -31,28 +35,24 @@ def load(*busy: tuple[float, float, float], to: float = 1000, name: str = "GPU-a
 
 def made(
     path: Path, telemetry: Sequence[pa.Table], jobs: Sequence[dict[str, Any]], *, gpus: Sequence[dict[str, Any]] = (),
-    **other: Any,
+    **options: Any,
 ) -> Books:  # fmt: skip
-    found = books(store_of(path / "s", gpus or [gpu("GPU-a")], telemetry, jobs), **other)
-    balanced(found)
-    return found
+    booked = books(store_of(path / "s", gpus or [gpu("GPU-a")], telemetry, jobs), **options)
+    balanced(booked)
+    return booked
 
 
-def balanced(found: Books) -> None:
+def balanced(booked: Books) -> None:
     """attributed + idle + unattributed = metered, of every GPU."""
-    sums = found.pieces.filter(pl.col("gpu").is_not_null()).group_by("cluster", "gpu").agg(pl.col("energy_j").sum())
-    both = found.metered.join(sums, on=["cluster", "gpu"])
-    assert both.height == found.metered.height
-    assert both["energy_j"].to_numpy() == pytest.approx(both["metered_j"].to_numpy(), rel=1e-9, abs=1e-9)
+    sums = booked.pieces.filter(pl.col("gpu").is_not_null()).group_by("cluster", "gpu").agg(pl.col("energy_j").sum())
+    joined = booked.metered.join(sums, on=["cluster", "gpu"])
+    assert joined.height == booked.metered.height
+    assert joined["energy_j"].to_numpy() == pytest.approx(joined["metered_j"].to_numpy(), rel=1e-9, abs=1e-9)
 
 
-def of_jobs(found: Books) -> dict[str, float | None]:
-    sums = add_up(found.pieces.filter(pl.col("kind") == "job"), ["allocation"])
+def of_jobs(booked: Books) -> dict[str, float | None]:
+    sums = add_up(booked.pieces.filter(pl.col("kind") == "job"), ["allocation"])
     return dict(sums.select(pl.col("allocation").str.strip_suffix(".0"), "energy_j").iter_rows())
-
-
-def of_kinds(found: Books) -> dict[str, float]:
-    return dict(found.pieces.group_by("kind").agg(pl.col("energy_j").sum()).iter_rows())
 
 
 # The busy times (from, to, W) of one GPU, and its jobs (from, to or None while it runs, share).
@@ -95,31 +95,6 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Books]:
     return books_of
 
 
-@pytest.mark.long(short=4)
-@pytest.mark.parametrize(
-    ("case", "jobs_j", "idle_j"),
-    [
-        ("exclusive", [200 * 250], 800 * 50),
-        ("work without a job", [200 * 250], 680 * 50),
-        ("equal shares", [100 * 250, 100 * 250], 800 * 50),
-        ("a quarter", [200 * (0.25 * 50 + 200)], 800 * 50 + 200 * 0.75 * 50),  # who works has the rest
-        ("overlap", [150 * 250, 150 * 250], 700 * 50),
-        ("one share unknown", [0.6 * 200 * 250, 0.4 * 200 * 250], 800 * 50),  # it is what the other left
-        ("still running", [800 * 250], 200 * 50),  # to its last reading
-        ("never idle", [0.25 * 200 * 250], None),
-    ],
-)
-def test_the_energy_of_jobs_and_of_idle_time(
-    cases: Callable[[str], Books], case: str, jobs_j: list[float], idle_j: float | None
-) -> None:
-    found = cases(case)
-    assert list(of_jobs(found).values()) == pytest.approx(jobs_j, rel=0.01)
-    kinds = of_kinds(found)
-    assert kinds.get("idle") == (None if idle_j is None else pytest.approx(idle_j, rel=0.02))
-    unattributed = {"work without a job": 120 * 200, "never idle": 800 * 250 + 0.75 * 200 * 250}
-    assert kinds.get("unattributed", 0.0) == pytest.approx(unattributed.get(case, 0.0), rel=0.05, abs=500)
-
-
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Books:
     """The books of a store of several nodes, for the tests below: each looks at the GPUs and jobs of its own node."""
@@ -144,31 +119,13 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Books:
     return made(tmp_path_factory.mktemp("several"), telemetry, jobs, gpus=gpus)
 
 
-def test_readings_that_speak_for_a_job_and_the_time_after_it_do_not_make_unknown_work(several: Books) -> None:
-    assert set(several.pieces.filter(pl.col("gpu") == "coarse")["kind"]) == {"job", "idle"}
-
-
 def test_a_job_whose_gpu_nobody_knows_is_bounded_by_what_is_unattributed_on_its_node(several: Books) -> None:
-    other = several.pieces.filter(pl.col("gpu") == "other")
-    assert other.filter(pl.col("kind") == "unattributed")["energy_j"].sum() == pytest.approx(200 * 150, rel=0.01)
+    frame = several.pieces.filter(pl.col("gpu") == "other")
+    assert frame.filter(pl.col("kind") == "unattributed")["energy_j"].sum() == pytest.approx(200 * 150, rel=0.01)
     unknown = several.pieces.filter(pl.col("allocation") == "h2.0")
     row = add_up(unknown, []).row(0, named=True)
     assert (row["energy_j"], row["reason"]) == (None, JobReason.GPU_NOT_KNOWN)
     assert unknown["above_j"].sum() == pytest.approx(200 * 150, rel=0.05)
-
-
-def test_jobs_without_readings_have_a_reason_and_no_zero(several: Books) -> None:
-    of = several.pieces.filter(pl.col("allocation").str.starts_with("r"))
-    assert [of_jobs(several)[f"r{number}"] for number in (1, 2, 3, 4)] == [None] * 4
-    assert dict(of.select("allocation", "reason").iter_rows()) == {
-        "r1.0": "no telemetry", "r2.0": "no telemetry", "r3.0": "no telemetry", "r4.0": JobReason.BACKWARD,
-    }  # fmt: skip
-    assert dict(several.problems.drop_nulls("job_id").select("job_id", "problem").iter_rows()) == {
-        "r1": JobProblem.NO_TELEMETRY, "r2": JobProblem.UNKNOWN_GPU, "r4": JobProblem.BACKWARD,
-        "h2": JobProblem.GPU_NOT_KNOWN,
-    }  # fmt: skip
-    bounds = dict(of.select("allocation", "above_j").iter_rows())
-    assert bounds["r1.0"] == pytest.approx(100 * 300)
 
 
 def test_a_time_without_readings_is_not_called_idle_and_what_was_read_just_before_and_after_it_is(
@@ -191,9 +148,9 @@ def test_mig_instances_share_by_their_profiles_and_by_activity_where_it_is_read(
         gpu(small, uuid=None, parent="GPU-a", mig_profile="2g.20gb"),
     ]  # fmt: skip
     jobs = [job(1, big, 200, 400), job(2, small, 200, 400)]
-    found = of_jobs(made(tmp_path / "by share", [load((200, 400, 250))], jobs, gpus=gpus))
-    assert found["1"] == pytest.approx(200 * (50 * 3 / 7 + 200 * 3 / 5), rel=0.01)
-    assert found["2"] == pytest.approx(200 * (50 * 2 / 7 + 200 * 2 / 5), rel=0.01)
+    joules = of_jobs(made(tmp_path / "by share", [load((200, 400, 250))], jobs, gpus=gpus))
+    assert joules["1"] == pytest.approx(200 * (50 * 3 / 7 + 200 * 3 / 5), rel=0.01)
+    assert joules["2"] == pytest.approx(200 * (50 * 2 / 7 + 200 * 2 / 5), rel=0.01)
 
     seconds = list(range(0, 1001, 10))
     nothing = {"power_mw": [None] * 101, "power_limit_mw": [None] * 101}
@@ -201,41 +158,37 @@ def test_mig_instances_share_by_their_profiles_and_by_activity_where_it_is_read(
         readings(big, seconds, [0] * 101, **nothing | {"utilization": [20] * 101}),
         readings(small, seconds, [0] * 101, **nothing | {"utilization": [90] * 101}),
     ]
-    found = of_jobs(made(tmp_path / "by activity", [load((200, 400, 250)), *activity], jobs, gpus=gpus))
-    assert found["1"] == pytest.approx(200 * (50 * 3 / 7 + 200 * 0.6 / 2.4), rel=0.01)
-    assert found["2"] == pytest.approx(200 * (50 * 2 / 7 + 200 * 1.8 / 2.4), rel=0.01)
-
-
-def test_jobs_that_overlap_on_one_gpu_are_named(cases: Callable[[str], Books]) -> None:
-    problem = cases("overlap").problems.row(0, named=True)
-    assert (problem["problem"], problem["job_id"], problem["other_job_id"]) == (JobProblem.OVERLAP, "1", "2")
-    assert problem["joules"] == pytest.approx(100 * 250, rel=0.01)
-    assert cases("one share unknown").problems["problem"].to_list() == [JobProblem.SHARE_NOT_KNOWN]
+    joules = of_jobs(made(tmp_path / "by activity", [load((200, 400, 250)), *activity], jobs, gpus=gpus))
+    assert joules["1"] == pytest.approx(200 * (50 * 3 / 7 + 200 * 0.6 / 2.4), rel=0.01)
+    assert joules["2"] == pytest.approx(200 * (50 * 2 / 7 + 200 * 1.8 / 2.4), rel=0.01)
 
 
 def test_jobs_of_unknown_share_that_overlap_are_named_each_and_those_alone_are_not(
     cases: Callable[[str], Books],
 ) -> None:
-    found = cases("no share known")
-    assert of_jobs(found)["4"] == pytest.approx(100 * 250 / 3, rel=0.01)
-    shown = found.problems.select("problem", "job_id", "other_job_id").rows()
-    assert set(shown) == {(JobProblem.OVERLAP_NO_SHARES, *pair) for pair in (("2", "3"), ("2", "4"))}
-    first = found.problems.row(0, named=True)
+    booked = cases("no share known")
+    assert of_jobs(booked)["4"] == pytest.approx(100 * 250 / 3, rel=0.01)
+    rows = booked.problems.select("problem", "job_id", "other_job_id").rows()
+    assert set(rows) == {(JobProblem.OVERLAP_NO_SHARES, *pair) for pair in (("2", "3"), ("2", "4"))}
+    first = booked.problems.row(0, named=True)
     assert (first["began"] - first["ended"]).total_seconds() == -100
 
 
 def test_jobs_known_by_their_processes_share_by_the_busy_time_of_these(tmp_path: Path) -> None:
     """While one of them is alone it has all of the GPU; idle power is split into equal parts."""
-    seen = {"gpu_from": "process", "source": "cgroup"}
-    jobs = [job(1, "GPU-a", 200, 400, share=0.75, **seen), job(2, "GPU-a", 300, 400, share=0.25, **seen)]
-    found = made(tmp_path / "known", [load((200, 400, 250))], jobs)
-    assert of_jobs(found)["1"] == pytest.approx(100 * 250 + 100 * (25 + 0.75 * 200), rel=0.01)
-    assert of_jobs(found)["2"] == pytest.approx(100 * (25 + 0.25 * 200), rel=0.01)
-    assert found.problems.is_empty()
+    from_process = {"gpu_from": "process", "source": "cgroup"}
+    jobs = [
+        job(1, "GPU-a", 200, 400, share=0.75, **from_process),
+        job(2, "GPU-a", 300, 400, share=0.25, **from_process),
+    ]
+    booked = made(tmp_path / "known", [load((200, 400, 250))], jobs)
+    assert of_jobs(booked)["1"] == pytest.approx(100 * 250 + 100 * (25 + 0.75 * 200), rel=0.01)
+    assert of_jobs(booked)["2"] == pytest.approx(100 * (25 + 0.25 * 200), rel=0.01)
+    assert booked.problems.is_empty()
     jobs[1]["share"] = None
-    found = made(tmp_path / "unknown", [load((200, 400, 250))], jobs)
-    assert of_jobs(found)["2"] == pytest.approx(100 * 125, rel=0.01)
-    assert found.problems["problem"].to_list() == [JobProblem.SHARE_NOT_KNOWN]
+    booked = made(tmp_path / "unknown", [load((200, 400, 250))], jobs)
+    assert of_jobs(booked)["2"] == pytest.approx(100 * 125, rel=0.01)
+    assert booked.problems["problem"].to_list() == [JobProblem.SHARE_NOT_KNOWN]
 
 
 def test_reloads_of_the_driver_and_refused_jobs_are_named(tmp_path: Path) -> None:
@@ -245,17 +198,82 @@ def test_reloads_of_the_driver_and_refused_jobs_are_named(tmp_path: Path) -> Non
     ]
     jobs = [job(1, "GPU-a", 200, 400), job(2, "GPU-a", 500, 600)]
     store = store_of(tmp_path / "s", [gpu("GPU-a")], [load((200, 400, 250))], jobs, events)
-    found = dict(books(store).problems.drop_nulls("job_id").select("job_id", "problem").iter_rows())
-    assert found == {"1": JobProblem.RELOAD, "9": JobProblem.BACKWARD}
+    booked = dict(books(store).problems.drop_nulls("job_id").select("job_id", "problem").iter_rows())
+    assert booked == {"1": JobProblem.RELOAD, "9": JobProblem.BACKWARD}
 
 
 def test_a_gpu_that_is_known_by_number_and_by_uuid_is_told_of_where_both_were_read(tmp_path: Path) -> None:
     """GPU-a is `n1:0` too, from a log without UUIDs; `n1:1` was read before GPU-b, which is no doubt."""
-    known = [("GPU-a", 0, "GPU-a"), ("n1:0", 0, None), ("GPU-b", 1, "GPU-b"), ("n1:1", 1, None)]
-    gpus = [gpu(name, slot=slot, uuid=uuid) for name, slot, uuid in known]
+    inventory = [("GPU-a", 0, "GPU-a"), ("n1:0", 0, None), ("GPU-b", 1, "GPU-b"), ("n1:1", 1, None)]
+    gpus = [gpu(name, slot=slot, uuid=uuid) for name, slot, uuid in inventory]
     read = [("GPU-a", 0), ("n1:0", 50), ("GPU-b", 300), ("n1:1", 0)]
     telemetry = [readings(name, range(begin, begin + 101), [100.0] * 101) for name, begin in read]
-    found = made(tmp_path, telemetry, [], gpus=gpus)
-    (row,) = found.problems.iter_rows(named=True)
+    booked = made(tmp_path, telemetry, [], gpus=gpus)
+    (row,) = booked.problems.iter_rows(named=True)
     assert (row["gpu"], row["problem"]) == ("n1:0", Problem.TWICE)
     assert (row["ended"] - row["began"]).total_seconds() == 50
+
+
+# -- moves -------------------------------------------------------------------------------------------------------------
+# GPUs that were on several nodes, one after another: energy and jobs are of the node where a GPU was then.
+
+
+def test_boards_that_were_exchanged_have_their_energy_on_both_nodes(tmp_path: Path) -> None:
+    """GPU-a with 100 W and GPU-b with 300 W change places after 400 of 1000 s, and job 1 had a GPU of n1 before."""
+    steady = [readings(name, range(1001), [watts] * 1001) for name, watts in (("GPU-a", 100), ("GPU-b", 300))]
+    places = [("GPU-a", "n1", 0), ("GPU-b", "n2", 0), ("GPU-a", "n2", 400), ("GPU-b", "n1.example.org", 400)]
+    gpus = [gpu(name, node=node, first_seen=at(seconds)) for name, node, seconds in places]
+    # Neither another spelling of the node nor a row that was found by the node's name is a move.
+    gpus += [gpu("GPU-b", node="n1", first_seen=at(600)), gpu("GPU-a", node="n1", uuid=None, first_seen=at(700))]
+    booked = books(store_of(tmp_path / "s", gpus, steady, [job(1, None, 100, 300)]))
+    on = booked.pieces.filter(pl.col("gpu").is_not_null()).group_by("gpu", "node").agg(pl.col("energy_j").sum())
+    assert {(name, node): joules for name, node, joules in on.iter_rows()} == pytest.approx(
+        {("GPU-a", "n1"): 4e4, ("GPU-a", "n2"): 6e4, ("GPU-b", "n2"): 12e4, ("GPU-b", "n1.example.org"): 18e4}
+    )
+    of_job: dict[str, Any] = booked.pieces.filter(pl.col("kind") == "job").row(0, named=True)
+    assert (of_job["node"], of_job["gpu"]) == ("n1", None)
+    assert of_job["above_j"] == pytest.approx(2e4)  # at most what GPU-a had meanwhile
+
+
+# -- happened ----------------------------------------------------------------------------------------------------------
+# What a meter tells of events: reloads of the driver, and clocks that were set.
+
+
+T0, S = 1_793_530_000 * 10**9, 10**9
+
+
+def stored(store: Store, *events: Event) -> None:
+    """Two GPUs of node n1 and one of n2, a reading a second for a minute; and events."""
+    gpus, nodes = ["A", "B", "C"], ["n1", "n1", "n2"]
+    rows = [(gpu, T0 + k * S, 100_000 + k) for gpu in gpus for k in range(60)]
+    columns = {"gpu": [r[0] for r in rows], "ts": [r[1] for r in rows], "power_mw": [r[2] for r in rows]}
+    tables = {
+        "gpus": arrow_rows("gpus", {"cluster": ["c"] * 3, "gpu": gpus, "node": nodes, "slot": [0, 1, 0]}),
+        "telemetry": arrow_rows("telemetry", {"cluster": ["c"] * len(rows), **columns}),
+    }
+    store.append(tables, "rows")
+    store.append({"events": pa.Table.from_batches([event_rows(events, cluster="c")])}, "events")
+
+
+def notes(
+    store: Store, since_ns: int | None = None, until_ns: int | None = None
+) -> dict[str, list[tuple[str, int, int]]]:
+    kinds = ("driver reload", "clock step")
+    return {
+        meter.gpu: [(n.problem, n.began_ns, n.ended_ns) for n in meter.notes if n.problem in kinds]
+        for meter in meters(store, since_ns=since_ns, until_ns=until_ns)
+    }
+
+
+def test_events_of_gpus_and_of_nodes_are_notes_of_their_meters(store: Store) -> None:
+    stored(
+        store,
+        Event(EventKind.DRIVER_RELOADED, None, "it is back", T0 + 20 * S, "n1", version="550"),
+        Event(EventKind.CLOCK_STEP, "C", "back", T0 + 30 * S, duration_ns=-5 * S),
+        Event(EventKind.CLOCK_STEP, None, "ahead", T0 + 40 * S, "n2", duration_ns=7 * S),
+        Event(EventKind.XID, "C", "XID 63", T0 + 31 * S, code=63),
+    )
+    reload = ("driver reload", T0 + 20 * S, T0 + 20 * S)
+    back, ahead = ("clock step", T0 + 30 * S, T0 + 35 * S), ("clock step", T0 + 33 * S, T0 + 40 * S)
+    assert notes(store) == {"A": [reload], "B": [reload], "C": [back, ahead]}
+    assert notes(store, since_ns=T0 + 25 * S, until_ns=T0 + 35 * S) == {"A": [], "B": [], "C": [back]}

@@ -43,12 +43,12 @@ def test_boards_that_are_left_out_lie_inside_what_the_others_let_expect(whole_mo
             for place, board in enumerate(MEASURED_BOARDS)
             if (board[0] != model if whole_model else place != left_out)
         ]
-        known = SensorError.of_model(model, others, float(scipy.special.stdtrit(len(others) - 1, 0.975)))
+        error = SensorError.of_model(model, others, float(scipy.special.stdtrit(len(others) - 1, 0.975)))
         h, p = solved(gain_pct, offset_w)
         for watts in LOADS_W:
             joules, seconds = np.array(watts), np.array(1.0)
-            over = known.variance(joules, seconds)
-            low, high = known.ends(joules, seconds, over)
+            over = error.variance(joules, seconds)
+            low, high = error.ends(joules, seconds, over)
             held[watts] += int(low <= h * watts + p <= high)
     assert min(held.values()) >= 17, held
     assert sum(held.values()) >= 0.94 * len(MEASURED_BOARDS) * len(LOADS_W), held
@@ -66,18 +66,18 @@ def test_errors_add_up_as_those_of_one_sensor_and_shared_parts_do_not_average_ou
             "sensed_s": 100.0,
         }
     )
-    alike = BoardErrors.alike(SENSOR_ERROR)
+    equal_boards = BoardErrors.alike(SENSOR_ERROR)
     joules, seconds = (read[name].to_numpy() for name in ("sensed_j", "sensed_s"))
     low, high = SENSOR_ERROR.ends(joules.sum(), seconds.sum(), SENSOR_ERROR.variance(joules, seconds).sum())
-    whole = alike.added(read, []).row(0, named=True)
-    assert whole["error_j"] == pytest.approx((low + high) / 2)
-    assert NORMAL_95 * math.sqrt(whole["board_j2"]) == pytest.approx((high - low) / 2)
+    total = equal_boards.added(read, []).row(0, named=True)
+    assert total["error_j"] == pytest.approx((low + high) / 2)
+    assert NORMAL_95 * math.sqrt(total["board_j2"]) == pytest.approx((high - low) / 2)
     by_model = BoardErrors.of_models([("c", gpu, "NVIDIA GeForce RTX 5090") for gpu in gpus])
-    assert by_model.added(read, []).row(0) == pytest.approx(alike.added(read, []).row(0))
+    assert by_model.added(read, []).row(0) == pytest.approx(equal_boards.added(read, []).row(0))
     jobs = by_model.added(read, ["job"])
     assert jobs["job"].to_list() == ["a", "b"]
     # Jobs on other boards of the model are wrong together: the sum is known hardly better than either, in per cent.
-    assert math.sqrt(whole["board_j2"]) > 0.95 * sum(map(math.sqrt, jobs["board_j2"]))
+    assert math.sqrt(total["board_j2"]) > 0.95 * sum(map(math.sqrt, jobs["board_j2"]))
     # Two models are not.
     two = BoardErrors.of_models([("c", gpu, "H100" if at < 20 else "B200") for at, gpu in enumerate(gpus)])
     assert math.sqrt(two.added(read, [])["board_j2"][0]) < 0.8 * sum(map(math.sqrt, jobs["board_j2"]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 from functools import cache
 from itertools import pairwise
@@ -13,9 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from whorl.analysis.energy.grid import read_hours
-from whorl.analysis.energy.settings import HoursFile
-from whorl.errors import InputError, UnitError
+from whorl.analysis.energy.grid import rates, read_hours
+from whorl.analysis.energy.settings import (
+    HoursFile,
+    read_settings,
+)
+from whorl.errors import InputError
 
 _HOUR = 3600 * 10**9
 ENDS = ("from_ns", "until_ns")
@@ -144,16 +149,6 @@ def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path, text: str, says
     assert str(tmp_path / "a.csv") in str(error.value)
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
-    text = "time,g/kWh\n2026-01-01T00:00Z,1\n"
-    with pytest.raises(InputError, match="no column of zones: name its zone"):
-        _read(tmp_path / "a.csv", text)
-    with pytest.raises(UnitError, match="the name of the column 'time'"):
-        _read(tmp_path / "a.csv", text, "DE", column="time")
-    with pytest.raises(InputError, match="there is no such file"):
-        read_hours(HoursFile(tmp_path / "none.csv"), "UTC")
-
-
 @cache
 def _changes(zone: str) -> list[int]:
     """The days (s since 1970) of four years in which clocks change."""
@@ -183,3 +178,34 @@ def test_civil_times_give_the_hours_that_were_meant(
     hours_read = _read(tmp_path / "a.csv", text, "X", zone)
     assert (hours_read["from_ns"] // 10**9).to_list() == expected
     assert hours_read["g_per_kwh"].to_list() == list(range(hours))
+
+
+# -- carbon grid -------------------------------------------------------------------------------------------------------
+# Grams of a kWh over time, against a plain search through the settings at each time.
+
+
+def test_a_file_without_zones_is_of_the_only_zone_of_the_settings(tmp_path: Path) -> None:
+    """As docs/energy.md shows it; where there are two zones, nobody can tell which one it is."""
+    (tmp_path / "hours.csv").write_text("time,g_per_kwh\n2026-01-01T00:00Z,412\n2026-01-01T01:00Z,405\n")
+    settings = tmp_path / "energy.toml"
+    settings.write_text('zone = "DE"\nintensity = "hours.csv"\n')
+    began = 1_767_225_600 * 10**9
+    assert rates(read_settings(settings), began, began + 2 * _HOUR, ["alpha"])["g_per_kwh"][:2].to_list() == [412, 405]
+    settings.write_text('intensity = "hours.csv"\n[[zone]]\nvalue = "DE"\ncluster = "alpha"\n[[zone]]\nvalue = "FR"\n')
+    with pytest.raises(InputError, match=r'no column of zones: .* \[\[intensity\]\] with file = "hours.csv" and zone'):
+        rates(read_settings(settings), began, began + _HOUR, ["alpha"])
+
+
+def test_a_node_without_polars_knows_what_a_kwh_emits(tmp_path: Path) -> None:
+    (tmp_path / "energy.toml").write_text('zone = "DE"\npue = 1.5\n')
+    program = """if True:
+        import sys
+        sys.modules["polars"] = sys.modules["scipy"] = None
+        from pathlib import Path
+        from whorl.analysis.energy.outlook import grams_per_kwh
+        from whorl.analysis.energy.settings import find_settings
+        now = grams_per_kwh(find_settings(Path(sys.argv[1])), "alpha", 1_767_225_600 * 10**9, ahead_s=3600)
+        print(now.g_per_kwh, now.zone, now.basis, now.year, now.pue)
+    """
+    run = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert run.stdout == "344.14 DEU table 2024 1.5\n"

@@ -119,8 +119,8 @@ def test_watttime_logs_in_and_gives_pounds(place: Place, tmp_path: Path) -> None
     def answer(path: str, question: dict[str, str]) -> Any:
         if path == "/login":
             return 200, {"token": "t0"}
-        data = [{"point_time": f"2026-01-01T00:{minute:02}:00+00:00", "value": 1000} for minute in range(0, 60, 5)]
-        return 200, {"data": data, "meta": {"units": "lbs_co2_per_mwh"}}
+        payload = [{"point_time": f"2026-01-01T00:{minute:02}:00+00:00", "value": 1000} for minute in range(0, 60, 5)]
+        return 200, {"data": payload, "meta": {"units": "lbs_co2_per_mwh"}}
 
     place.answer = answer
     settings = _settings(tmp_path, place.url, "watttime", 'zones = { DE = "GRID_1" }')

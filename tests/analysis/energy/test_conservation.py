@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 import numpy as np
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whorl.analysis.energy.attribute import PIECES, Attribution
 from whorl.analysis.energy.claims import Claims, claims_of
 from whorl.analysis.energy.meter import Meters
+from whorl.analysis.energy.nodes import NodeMeter, measured_hosts
 from whorl.analysis.energy.sensor import Readings, Times
+from whorl.store.vocabulary import PowerMeter, PowerOf
 from whorl.tests.analysis.energy.stored import NOON, Meter, S, at, build
 from whorl.tests.sizes import count
 
@@ -38,9 +42,11 @@ class Case:
         """What the GPU has, but for times before its first reading and after its last."""
         times = {"since_ns": self.since_ns, "until_ns": self.until_ns}
         split = Attribution(self.claims, cuts=(self.cuts if cuts is None else cuts).tolist(), **times)
-        found = pl.concat([pl.DataFrame(schema=PIECES), *split.pieces([split.split(meters or [self.meter.among])])])
+        pieces_of_parts = pl.concat(
+            [pl.DataFrame(schema=PIECES), *split.pieces([split.split(meters or [self.meter.among])])]
+        )
         first, last = (end // 1000 for end in self.ends)
-        return found.filter(
+        return pieces_of_parts.filter(
             pl.col("gpu") == PARENT, pl.col("began").dt.epoch("us") >= first, pl.col("ended").dt.epoch("us") <= last + 1
         )
 
@@ -134,10 +140,10 @@ def test_the_pieces_add_up_to_what_was_metered(case: Case) -> None:
     pieces, (first, last) = case.pieces(), case.ends
     metered = case.meter.over(np.array([first]), np.array([last]))
     energy = metered.energy_j[0]
-    found = sums(pieces)
-    assert abs(found["energy_j"] - energy) <= 1e-9 * max(energy, 1)
-    assert abs(found["measured_s"] - metered.measured_s[0]) <= 1e-9 * LASTS
-    assert abs(found["sensed_j"] - metered.measured_j[0]) <= 1e-9 * max(energy, 1)
+    totals = sums(pieces)
+    assert abs(totals["energy_j"] - energy) <= 1e-9 * max(energy, 1)
+    assert abs(totals["measured_s"] - metered.measured_s[0]) <= 1e-9 * LASTS
+    assert abs(totals["sensed_j"] - metered.measured_j[0]) <= 1e-9 * max(energy, 1)
     low, high = pieces["idle_low_j"].fill_null(0), pieces["idle_high_j"].fill_null(0)
     assert (low <= high + 1e-9 * max(energy, 1)).all()
     for name in ("energy_j", "below_j", "above_j", "variance_j2", "measured_s", "idle_low_j"):
@@ -145,29 +151,67 @@ def test_the_pieces_add_up_to_what_was_metered(case: Case) -> None:
 
 
 @settings(max_examples=count(25, short=6))
-@given(cases())
-def test_the_shares_of_a_gpu_fill_its_time(case: Case) -> None:
-    first, last = case.ends
-    pieces = case.pieces().with_columns(pl.col("began", "ended").dt.epoch("us"))
-    filled = float((pieces["share"] * (pieces["ended"] - pieces["began"])).sum()) / 1e6
-    assert abs(filled - (last - first) / 1e9) <= 1e-5 * (1 + pieces.height)
-
-
-@settings(max_examples=count(25, short=6))
 @given(cases(), st.integers(1, LASTS))
 def test_cuts_and_meters_of_less_time_change_no_sum(case: Case, noon_and: int) -> None:
     """Days come one after another: two meters of a part of the time have what one has, as a cut there does."""
-    whole, cut = case.pieces(np.array([], np.int64)), case.pieces()
+    undivided, cut = case.pieces(np.array([], np.int64)), case.pieces()
     for time in case.cuts // 1000:
         assert not ((cut["began"].dt.epoch("us") < time) & (cut["ended"].dt.epoch("us") > time)).any()
-    energy = max(sums(whole)["energy_j"], 1)
-    assert abs(sums(whole)["energy_j"] - sums(cut)["energy_j"]) <= 1e-9 * energy
+    energy = max(sums(undivided)["energy_j"], 1)
+    assert abs(sums(undivided)["energy_j"] - sums(cut)["energy_j"]) <= 1e-9 * energy
     middle, meters = at(noon_and), case.meter.among
     halves = [half for half in (meters.between(None, middle), meters.between(middle, None)) if len(half)]
-    both = case.pieces(meters=halves)
+    halved = case.pieces(meters=halves)
     once = case.pieces(np.append(case.cuts, middle))
     jobs = [frame.group_by("kind", "allocation").agg(pl.col(SUMS).sum()).sort("kind", "allocation")
-            for frame in (both, once)]  # fmt: skip
+            for frame in (halved, once)]  # fmt: skip
     assert jobs[0]["allocation"].to_list() == jobs[1]["allocation"].to_list()
     for name in SUMS:
         np.testing.assert_allclose(jobs[0][name], jobs[1][name], rtol=1e-9, atol=1e-9 * energy)
+
+
+# -- hosts -------------------------------------------------------------------------------------------------------------
+# Energy of hosts: GPU + host = node, and where that is not known.
+
+
+NOON_OF_DAY = datetime(2026, 11, 2, 12)  # noqa: DTZ001 - UTC
+NOON_NS = int((NOON_OF_DAY - datetime(1970, 1, 1)).total_seconds()) * 10**9  # noqa: DTZ001
+MINUTE_NS = 60 * 10**9
+
+
+def meter(watts: list[float], covers: PowerOf = PowerOf.NODE_DC) -> NodeMeter:
+    """A meter of node n1 that says the power of each minute from noon on; NaN where it was not read."""
+    ts_ns = NOON_NS + np.arange(len(watts) + 1) * MINUTE_NS
+    joules, seconds = np.nan_to_num(watts) * 60, np.where(np.isnan(watts), 0.0, 60.0)
+    total_j, total_s = (np.append(0.0, np.cumsum(values)) for values in (joules, seconds))
+    power_w, window_s = np.append(watts, 0.0), np.full(len(ts_ns), 60.0)
+    return NodeMeter("c", "n1", PowerMeter.PDU, covers, ts_ns, ts_ns, total_j, total_s, power_w, window_s)
+
+
+def pieces(*rows: tuple[str, float, float, float, float | None]) -> pl.DataFrame:
+    """GPU, from and until (minutes after noon), share and power."""
+    return pl.DataFrame(
+        {
+            "cluster": "c", "node": "n1", "gpu": [row[0] for row in rows],
+            "began": [NOON_OF_DAY + timedelta(minutes=row[1]) for row in rows],
+            "ended": [NOON_OF_DAY + timedelta(minutes=row[2]) for row in rows],
+            "share": [row[3] for row in rows],
+            "energy_j": [None if row[4] is None else row[4] * 60 * (row[2] - row[1]) for row in rows],
+        },
+        schema_overrides={"energy_j": pl.Float64},
+    )  # fmt: skip
+
+
+def test_the_hosts_of_all_pieces_add_up_to_what_the_node_used_beside_its_gpus() -> None:
+    random = np.random.default_rng(7)
+    watts = random.uniform(900, 1200, 60)
+    rows = pieces(
+        ("a", 0, 20, 1.0, 300.0), ("a", 20, 60, 0.25, 60.0), ("a", 20, 60, 0.75, 90.0), ("b", 0, 33, 1.0, 200.0),
+        ("b", 33, 60, 1.0, 250.0),
+    )  # fmt: skip
+    hosts = measured_hosts(rows, [meter(watts.tolist())], {("c", "n1"): 2})
+    host_j = hosts["measured_host_j"].to_numpy()
+    assert host_j.sum() + rows["energy_j"].sum() == pytest.approx(watts.sum() * 60)
+    assert host_j[1] * 3 == pytest.approx(host_j[2])
+    # The first twenty minutes of GPU a: half of what the node drew beside both GPUs.
+    assert host_j[0] == pytest.approx((watts[:20].mean() - 500) * 1200 / 2)

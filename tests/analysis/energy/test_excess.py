@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 from whorl.analysis.energy.attribute import PIECES
-from whorl.analysis.energy.excess import BUSY, Unknown, add_excess, busy, excess, waiting
-from whorl.analysis.energy.levels import LEAST, Measure, levels
+from whorl.analysis.energy.excess import BUSY, add_excess, busy, excess, waiting
+from whorl.analysis.energy.levels import Measure, levels
 from whorl.benchmarks.energy_fleets import LIMIT_W, excess_fleet
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
@@ -38,37 +38,39 @@ def fingerprints(
     """Rows of `fingerprints_now`: GPUs that are alike but for factors of time and power; readings of power `spread`."""
     rows: list[dict[str, Any]] = []
 
-    def row(gpu: int, of: str, workload: str, figure: str, value: float) -> None:
+    def row(gpu: int, kind: str, workload: str, figure: str, value: float) -> None:
         high = None if repeats is None else value * math.exp(repeats)
         rows.append(
-            {"cluster": "c", "gpu": gpu_name(gpu), "model": "A100", "class": of, "workload": workload, "figure": figure,
-             "value": value, "high": high, "n": 4, "sittings": 2}
+            {"cluster": "c", "gpu": gpu_name(gpu), "model": "A100", "class": kind, "workload": workload,
+             "figure": figure, "value": value, "high": high, "n": 4, "sittings": 2}
         )  # fmt: skip
 
     for gpu in range(gpus):
         wave = spread * math.sqrt(2) * math.cos(2 * math.pi * gpu / gpus)
-        for workload, (of, watts) in (workloads or WORK).items():
+        for workload, (kind, watts) in (workloads or WORK).items():
             seconds = 1.0 * (time or {}).get(gpu, 1.0)
             drawn = watts * (power or {}).get(gpu, 1.0) * math.exp(wave)
-            row(gpu, of, workload, "time", 1e3 * seconds)
-            row(gpu, of, workload, "power", drawn)
-            row(gpu, of, workload, "work_per_joule", 1 / (seconds * drawn))
+            row(gpu, kind, workload, "time", 1e3 * seconds)
+            row(gpu, kind, workload, "power", drawn)
+            row(gpu, kind, workload, "work_per_joule", 1 / (seconds * drawn))
         row(gpu, "power", "idle", "idle_power", 50.0 * (power or {}).get(gpu, 1.0))
     return pl.DataFrame(rows, schema_overrides={"high": pl.Float64})
 
 
 def limits(watts: float = 400.0, gpus: int = 16) -> pl.DataFrame:
-    return pl.DataFrame({"cluster": ["c"] * gpus, "gpu": [gpu_name(one) for one in range(gpus)], "limit_w": watts})
+    return pl.DataFrame(
+        {"cluster": ["c"] * gpus, "gpu": [gpu_name(number) for number in range(gpus)], "limit_w": watts}
+    )
 
 
-def job(gpu: int, allocation: str, s: float = 3600, watts: float = 250, **other: Any) -> dict[str, Any]:
+def job(gpu: int, allocation: str, s: float = 3600, watts: float = 250, **options: Any) -> dict[str, Any]:
     row = dict.fromkeys(PIECES) | {
         "cluster": "c", "gpu": gpu_name(gpu), "node": f"n{gpu // 4}", "kind": "job", "allocation": allocation,
         "share": 1.0, "began": NOON, "ended": NOON + timedelta(seconds=s), "energy_j": watts * s, "idle_j": 50 * s,
         "below_j": 0.0, "above_j": 0.0, "variance_j2": 0.0, "sensed_j": watts * s, "sensed_s": s, "measured_s": s,
         "method": "power",
     }  # fmt: skip
-    return row | other
+    return row | options
 
 
 def pieces(*rows: dict[str, Any]) -> pl.DataFrame:
@@ -81,28 +83,22 @@ def use(*rows: tuple[int, str, float | None, float | None]) -> pl.DataFrame:
     return pl.DataFrame(full, schema=BUSY, orient="row")
 
 
-def level(found: pl.DataFrame, gpu: int, measure: Measure, **of: str) -> dict[str, Any]:
-    return found.filter(gpu=gpu_name(gpu), measure=measure.value, **of).row(0, named=True)
+def level(level_rows: pl.DataFrame, gpu: int, measure: Measure, **options: str) -> dict[str, Any]:
+    return level_rows.filter(gpu=gpu_name(gpu), measure=measure.value, **options).row(0, named=True)
 
 
 def test_levels_are_relative_to_the_median_gpu_in_each_workload_and_use() -> None:
-    found = levels(fingerprints({3: 1.2}, {5: 1.1}), limits())
-    assert level(found, 3, Measure.TIME, workload="gemm")["x"] == pytest.approx(math.log(1.2))
-    assert level(found, 3, Measure.TIME, use="compute")["x"] == pytest.approx(math.log(1.2))
-    assert level(found, 3, Measure.ENERGY, use="memory")["x"] == pytest.approx(math.log(1.2), abs=0.004)
-    assert level(found, 5, Measure.TIME, use="any")["x"] == pytest.approx(0)
-    assert level(found, 5, Measure.ENERGY, use="both")["x"] == pytest.approx(math.log(1.1), abs=0.004)
-    assert level(found, 5, Measure.IDLE)["x"] == pytest.approx(math.log(1.1))
-
-
-def test_a_level_needs_peers_and_repeats() -> None:
-    assert levels(fingerprints(gpus=LEAST - 1), limits()).is_empty()
-    assert levels(fingerprints(repeats=None), limits()).is_empty()
-    assert not levels(fingerprints(gpus=LEAST), limits()).is_empty()
+    level_rows = levels(fingerprints({3: 1.2}, {5: 1.1}), limits())
+    assert level(level_rows, 3, Measure.TIME, workload="gemm")["x"] == pytest.approx(math.log(1.2))
+    assert level(level_rows, 3, Measure.TIME, use="compute")["x"] == pytest.approx(math.log(1.2))
+    assert level(level_rows, 3, Measure.ENERGY, use="memory")["x"] == pytest.approx(math.log(1.2), abs=0.004)
+    assert level(level_rows, 5, Measure.TIME, use="any")["x"] == pytest.approx(0)
+    assert level(level_rows, 5, Measure.ENERGY, use="both")["x"] == pytest.approx(math.log(1.1), abs=0.004)
+    assert level(level_rows, 5, Measure.IDLE)["x"] == pytest.approx(math.log(1.1))
 
 
 def test_the_error_of_sensors_is_the_spread_of_readings_below_the_limit_and_else_that_of_measured_boards() -> None:
-    near, far = (levels(fingerprints(spread=one, gpus=64), limits(gpus=64)) for one in (0.001, 0.03))
+    near, far = (levels(fingerprints(spread=spread, gpus=64), limits(gpus=64)) for spread in (0.001, 0.03))
     assert level(near, 3, Measure.ENERGY, use="compute")["sensor_sd"] < 0.003
     assert level(far, 3, Measure.ENERGY, use="compute")["sensor_sd"] == pytest.approx(0.03, rel=0.7)
     held = levels(fingerprints(spread=0.001, workloads={"gemm": ("compute", 250.0)}), limits(255.0))
@@ -111,8 +107,8 @@ def test_the_error_of_sensors_is_the_spread_of_readings_below_the_limit_and_else
 
 
 def test_the_excess_of_a_slow_gpu_is_of_its_busy_time_and_energy_only() -> None:
-    found = levels(fingerprints({3: 1.25}), limits())
-    rows = excess(pieces(job(3, "a", watts=200)), found, use((3, "a", 0.5, 0.02)))
+    level_rows = levels(fingerprints({3: 1.25}), limits())
+    rows = excess(pieces(job(3, "a", watts=200)), level_rows, use((3, "a", 0.5, 0.02)))
     row = rows.row(0, named=True)
     assert row["excess_s"] == pytest.approx(0.5 * 3600 * 0.2)
     busy_j = 200 * 3600 - 50 * 0.5 * 3600
@@ -129,10 +125,10 @@ def test_the_excess_of_a_slow_gpu_is_of_its_busy_time_and_energy_only() -> None:
 
 def test_gpus_nodes_and_jobs_add_up_to_the_same_excess() -> None:
     random = np.random.default_rng(1)
-    found = levels(fingerprints({1: 1.1, 6: 0.95}, {2: 1.2}), limits())
+    level_rows = levels(fingerprints({1: 1.1, 6: 0.95}, {2: 1.2}), limits())
     jobs = [(gpu, f"j{random.integers(5)}") for gpu in range(16)]
     rows = excess(
-        pieces(*(job(gpu, name, watts=float(random.uniform(100, 300))) for gpu, name in jobs)), found,
+        pieces(*(job(gpu, name, watts=float(random.uniform(100, 300))) for gpu, name in jobs)), level_rows,
         use(*((gpu, name, float(random.random()), 0.1) for gpu, name in jobs)),
     )  # fmt: skip
     sums = [add_excess(rows, ["cluster", by]).select(pl.col("excess_j", "excess_s").sum()).row(0)
@@ -146,26 +142,8 @@ def test_gpus_nodes_and_jobs_add_up_to_the_same_excess() -> None:
     assert math.sqrt((apart**2).sum()) * 0.9 < total["excess_high_j"] - total["excess_j"] < apart.sum()
 
 
-def test_what_is_not_known_is_null_with_a_reason() -> None:
-    found = levels(fingerprints(), limits())
-    rows = pieces(job(3, "a"), job(3, "b"), job(20, "c"), job(3, "d", energy_j=None, reason="sensor stuck"))
-    told = {
-        row["allocation"]: row
-        for row in excess(rows, found, use((3, "a", 0.9, None), (20, "c", 0.9, 0.1), (3, "d", 0.9, 0.1))).to_dicts()
-    }
-    assert told["a"]["basis"] == "any"
-    assert told["b"]["excess_s"] is None
-    assert told["b"]["excess_s_reason"] == Unknown.NO_USE
-    assert told["b"]["excess_j"] is not None  # its energy above the idle power is known
-    assert told["c"]["excess_s"] is None
-    assert told["c"]["excess_j_reason"] == told["c"]["excess_s_reason"] == Unknown.NO_LEVEL
-    assert told["d"]["excess_j"] is None
-    assert told["d"]["excess_j_reason"] == "sensor stuck"
-    assert told["d"]["excess_s"] is not None
-
-
 def test_the_others_of_a_job_wait_for_its_slowest_gpu_at_most_as_long_as_it_is_slower() -> None:
-    found = levels(fingerprints({3: 1.25, 4: 1.1}), limits())
+    level_rows = levels(fingerprints({3: 1.25, 4: 1.1}), limits())
     shares = use(*((gpu, "a", 0.5, 0.1) for gpu in (2, 3, 4)), (1, "b", 0.5, 0.1), (3, "c", 0.5, 0.1))
     late = NOON + timedelta(hours=5)
     had = pieces(
@@ -174,7 +152,7 @@ def test_the_others_of_a_job_wait_for_its_slowest_gpu_at_most_as_long_as_it_is_s
     )  # fmt: skip
     jobs = pl.DataFrame({"cluster": ["c"] * 3, "allocation": ["a", "b", "c"], "job_id": ["1", "2", "2"]})
     slow = pl.DataFrame({"cluster": ["c", "c"], "gpu": [gpu_name(3), gpu_name(4)]})
-    rows = excess(had, found, shares)
+    rows = excess(had, level_rows, shares)
     [row] = waiting(rows, slow, jobs, had).to_dicts()  # GPU 4 waits for 3 as well; job 2 had 1 and 3 at other times
     assert row["gpu"] == gpu_name(3)
     assert row["held_s"] == pytest.approx(1800 * (1 - 1 / 1.25) + 1800 * (1 - 1.1 / 1.25))
@@ -187,17 +165,19 @@ def test_the_others_of_a_job_wait_for_its_slowest_gpu_at_most_as_long_as_it_is_s
 def test_planted_gpus_are_found_and_the_interval_holds_the_true_excess(population: str) -> None:
     fleet = excess_fleet(np.random.default_rng(7), 64, population, 0.05)
     gpus = fleet.pieces.select("cluster", "gpu").unique().with_columns(limit_w=pl.lit(LIMIT_W))
-    found = add_excess(excess(fleet.pieces, levels(fleet.fingerprints, gpus), fleet.busy), ["cluster", "gpu"]).sort(
-        "gpu"
-    )
-    shown = found["excess_s_shown"].to_numpy()
-    assert shown[fleet.slow].all()
-    assert (fleet.time_s[shown] > 0).all()
+    excess_rows = add_excess(
+        excess(fleet.pieces, levels(fleet.fingerprints, gpus), fleet.busy), ["cluster", "gpu"]
+    ).sort("gpu")
+    shown_s = excess_rows["excess_s_shown"].to_numpy()
+    assert shown_s[fleet.slow].all()
+    assert (fleet.time_s[shown_s] > 0).all()
     for name, truth in (("s", fleet.time_s), ("j", fleet.energy_j)):
-        inside = (found[f"excess_low_{name}"].to_numpy() <= truth) & (truth <= found[f"excess_high_{name}"].to_numpy())
+        inside = (excess_rows[f"excess_low_{name}"].to_numpy() <= truth) & (
+            truth <= excess_rows[f"excess_high_{name}"].to_numpy()
+        )
         assert inside.mean() > 0.9
-    said = found["excess_j"].to_numpy()[fleet.hungry].sum()
-    assert said == pytest.approx(fleet.energy_j[fleet.hungry].sum(), rel=0.4)
+    sum_j = excess_rows["excess_j"].to_numpy()[fleet.hungry].sum()
+    assert sum_j == pytest.approx(fleet.energy_j[fleet.hungry].sum(), rel=0.4)
 
 
 def test_use_comes_from_the_telemetry_of_each_job(store: Store) -> None:
@@ -213,9 +193,9 @@ def test_use_comes_from_the_telemetry_of_each_job(store: Store) -> None:
     tables = {"telemetry": columns, "runs": ran, "jobs": had}
     store.append({name: arrow_rows(name, rows) for name, rows in tables.items()}, "use")
     later = NOON + timedelta(seconds=300)
-    found = busy(store, pieces(
+    busy_rows = busy(store, pieces(
         job(1, "a", s=300), job(1, "b", s=300, began=later, ended=later + timedelta(seconds=300)), job(2, "c"),
     )).sort("allocation").to_dicts()  # fmt: skip
-    assert [row["busy"] for row in found] == [1.0, 0.5]
-    assert [row["memory"] for row in found] == [0.8, None]
-    assert [row["workload"] for row in found] == ["gemm", None]
+    assert [row["busy"] for row in busy_rows] == [1.0, 0.5]
+    assert [row["memory"] for row in busy_rows] == [0.8, None]
+    assert [row["workload"] for row in busy_rows] == ["gemm", None]

@@ -14,8 +14,21 @@ from whorl.analysis.energy import answers
 from whorl.analysis.energy.answers import reconcile
 from whorl.analysis.energy.idle import IDLE_SOURCES, IdleSource
 from whorl.analysis.energy.sensor import PowerSource, Problem, Readings
+from whorl.benchmarks.metered import (
+    FOR_EVER,
+    Judged,
+    MeteredStream,
+    compared,
+    judged_windows,
+    stored,
+    streams,
+    streams_of_known_load,
+    summed,
+    trial,
+)
 from whorl.tests.analysis.energy.stored import at, build, gpu, job, readings, store_of
-from whorl.tests.sizes import sample
+from whorl.tests.sizes import count, is_long, sample
+from whorl.tests.stores import copied_stores, new_store
 
 IDLE_W, WORK_W = 70.0, 500.0
 
@@ -43,24 +56,26 @@ def square(busy: float, period_s: float, sensor: Sensor, seconds: float = 240) -
         begins += lasts
     upto = np.concatenate([[0.0], np.cumsum(np.where(works, WORK_W, IDLE_W))]) / 1000
     busy_upto = np.concatenate([[0.0], np.cumsum(works)])
-    when = np.arange(1200, len(works) - 200, sensor.every_s * 1000).astype(int)
-    when += random.integers(-3, 4, len(when))
-    told = when // 100 * 100
+    read_ms = np.arange(1200, len(works) - 200, sensor.every_s * 1000).astype(int)
+    read_ms += random.integers(-3, 4, len(read_ms))
+    reported = read_ms // 100 * 100
 
     def mean(milliseconds: int) -> np.ndarray:
-        watts = (upto[told] - upto[told - milliseconds]) * 1000 / milliseconds
-        return np.where(random.random(len(when)) < sensor.missing, np.nan, watts + random.normal(0, 0.5, len(when)))
+        watts = (upto[reported] - upto[reported - milliseconds]) * 1000 / milliseconds
+        return np.where(
+            random.random(len(read_ms)) < sensor.missing, np.nan, watts + random.normal(0, 0.5, len(read_ms))
+        )
 
-    used = np.round((busy_upto[when] - busy_upto[when - 167]) / 1.67) / 100
+    used = np.round((busy_upto[read_ms] - busy_upto[read_ms - 167]) / 1.67) / 100
     return Readings(
-        ts_ns=at(0) + when * 1_000_000,
-        stuck=np.zeros(len(when), bool),
+        ts_ns=at(0) + read_ms * 1_000_000,
+        stuck=np.zeros(len(read_ms), bool),
         power_w=mean(round(sensor.window_s * 1000)),
         instant_w=mean(25) if sensor.instant else None,
-        counter_j=upto[told] if sensor.counter else None,
-        utilization=np.where(random.random(len(when)) < sensor.missing, np.nan, used),
-        window_s=np.full(len(when), sensor.window_s),
-        limit_w=np.full(len(when), 700.0),
+        counter_j=upto[reported] if sensor.counter else None,
+        utilization=np.where(random.random(len(read_ms)) < sensor.missing, np.nan, used),
+        window_s=np.full(len(read_ms), sensor.window_s),
+        limit_w=np.full(len(read_ms), 700.0),
     )
 
 
@@ -69,18 +84,20 @@ SENSORS = [*product((0.025, 0.1, 1.0), (0.1, 0.2, 0.5, 1, 2, 10))]
 
 
 @pytest.mark.parametrize(("window_s", "every_s"), sample(SENSORS, short=1))
-@pytest.mark.parametrize("more", [{}, {"instant": True}, {"counter": True}, {"missing": 0.02}])
-def test_idle_power_is_right_or_its_interval_is_wide(window_s: float, every_s: float, more: dict[str, Any]) -> None:
+@pytest.mark.parametrize("reading_options", [{}, {"instant": True}, {"counter": True}, {"missing": 0.02}])
+def test_idle_power_is_right_or_its_interval_is_wide(
+    window_s: float, every_s: float, reading_options: dict[str, Any]
+) -> None:
     seconds = max(240.0, 150 * every_s)  # so many readings that some see the load
     for busy, period_s in sample(LOADS, short=3):
-        read = square(busy, period_s, Sensor(window_s, every_s, **more), seconds)
-        found = build("c", "g", read, model="H100").among
+        read = square(busy, period_s, Sensor(window_s, every_s, **reading_options), seconds)
+        among = build("c", "g", read, model="H100").among
         mean = IDLE_W + busy * (WORK_W - IDLE_W)
-        low, high = found.idle_low_w[0], found.idle_high_w[0]
-        if np.isnan(found.idle_w[0]):
-            assert IDLE_SOURCES[found.idle_source[0]] == IdleSource.BOUNDED
+        low, high = among.idle_low_w[0], among.idle_high_w[0]
+        if np.isnan(among.idle_w[0]):
+            assert IDLE_SOURCES[among.idle_source[0]] == IdleSource.BOUNDED
         else:
-            assert abs(found.idle_w[0] - IDLE_W) / mean < 0.1, (busy, period_s)
+            assert abs(among.idle_w[0] - IDLE_W) / mean < 0.1, (busy, period_s)
         assert low - 3 <= IDLE_W <= high + 3, (busy, period_s)
 
 
@@ -96,9 +113,9 @@ def test_idle_power_is_right_or_its_interval_is_wide(window_s: float, every_s: f
     ],
 )
 def test_what_idle_power_is_known_from(busy: float, period_s: float, sensor: Sensor, source: IdleSource) -> None:
-    found = build("c", "g", square(busy, period_s, sensor), model="NVIDIA H100 80GB HBM3").among
-    assert IDLE_SOURCES[found.idle_source[0]] == source
-    assert np.isnan(found.idle_w[0]) == (source == IdleSource.BOUNDED)
+    among = build("c", "g", square(busy, period_s, sensor), model="NVIDIA H100 80GB HBM3").among
+    assert IDLE_SOURCES[among.idle_source[0]] == source
+    assert np.isnan(among.idle_w[0]) == (source == IdleSource.BOUNDED)
 
 
 def test_a_job_with_pauses_shorter_than_the_mean_of_a_second(tmp_path: Path) -> None:
@@ -147,7 +164,7 @@ def test_a_pause_of_the_collector_is_no_problem_of_a_gpu(tmp_path: Path) -> None
     counter = [*range(5_000_000, 5_060_000, 1000), *range(0, 60_000, 1000)]
     nodes = ("calm", "held", "read", "silent")
     names = [f"{node}-{slot}" for node in nodes for slot in "ab"]
-    telemetry = [readings(name, seconds, [50.0] * 120, energy_mj=[50 * one for one in counter])
+    telemetry = [readings(name, seconds, [50.0] * 120, energy_mj=[50 * count for count in counter])
                  for name in names if name != "read-b"]  # fmt: skip
     # A job had a GPU meanwhile, or another GPU of the node was read: somebody should know.
     jobs = [job(1, "calm-a", 0, 60), job(2, "held-a", 0, 3600)]
@@ -155,8 +172,83 @@ def test_a_pause_of_the_collector_is_no_problem_of_a_gpu(tmp_path: Path) -> None
     # Rows without power are readings.
     telemetry.append(readings("silent-a", range(70, 3590, 10), [50.0] * 352, power_mw=[None] * 352))
     boards = [gpu(name, node=name[:-2]) for name in names]
-    found = reconcile(store_of(tmp_path / "S", boards, telemetry, jobs))
-    assert found.balances
-    told = ("held-a", "read-a", "silent-a", "silent-b")
-    both = (Problem.COUNTER_RESET, Problem.GAP)
-    assert set(found.problems.select("gpu", "problem").rows()) == {(name, one) for name in told for one in both}
+    balance = reconcile(store_of(tmp_path / "S", boards, telemetry, jobs))
+    assert balance.balances
+    gpu_names = ("held-a", "read-a", "silent-a", "silent-b")
+    problems = (Problem.COUNTER_RESET, Problem.GAP)
+    assert set(balance.problems.select("gpu", "problem").rows()) == {
+        (name, count) for name in gpu_names for count in problems
+    }
+
+
+# -- interval holds ----------------------------------------------------------------------------------------------------
+# The interval of an energy holds what an external power meter would say: a part of `benchmarks.energy`, as a test.
+
+
+DATA = Path(__file__).parents[4] / "shared" / "data" / "power"
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> list[Judged]:
+    """Windows of boards of all kinds; with `--long` many, and up to ten minutes."""
+    folder, rng = tmp_path_factory.mktemp("boards"), np.random.default_rng(5)
+    drawn = [trial(rng, number, longest_ms=6e5 if is_long() else 3e4) for number in range(48 if is_long() else 12)]
+    streams = [board for board in drawn if board.says["source"] != "rows"][: count(4, short=1)]  # slow to import
+    boards = [board for board in drawn if board.says["source"] == "rows"] + streams
+    store = new_store(folder / "store")
+    stored(store, boards, folder)
+    return [row for row in compared(store, boards) if row.says["load"] not in FOR_EVER]
+
+
+def held(rows: list[Judged]) -> float:
+    with_figure = [row for row in rows if not np.isnan(row.best_j)]
+    return float(np.mean([row.low_j <= row.true_j <= row.high_j for row in with_figure]))
+
+
+def least(rows: list[Judged]) -> float:
+    """What share must hold: 95 %, less three standard errors; windows of one board are not independent."""
+    return 0.95 - 3.0 * float(np.sqrt(0.05 * 0.95 / len({row.gpu for row in rows})))
+
+
+def test_intervals_hold_the_true_energy(judged: list[Judged]) -> None:
+    assert held(judged) >= least(judged)
+    near = np.mean([abs(row.trapezoid_j - row.true_j) <= 0.05 * row.trapezoid_j for row in judged])
+    assert near < 0.75  # where a plain 5 % holds as often, these boards judge nothing
+
+
+def test_they_hold_for_each_kind_of_polling_and_window(judged: list[Judged]) -> None:
+    for group in ("polling", "window", "source", "gaps"):
+        for kind in {row.says[group] for row in judged}:
+            rows_of_kind = [row for row in judged if row.says[group] == kind]
+            assert held(rows_of_kind) >= least(rows_of_kind), (group, kind)
+
+
+def test_they_are_no_wider_than_needed(judged: list[Judged]) -> None:
+    close = [row for row in judged if row.says["polling"] in ("8-20 ms", "50-200 ms") and not np.isnan(row.best_j)]
+    half = np.median([(row.high_j - row.low_j) / 2 / row.true_j for row in close])
+    assert 0.05 < half < 0.35
+
+
+def test_the_sum_of_boards_is_known_better_than_each(judged: list[Judged]) -> None:
+    sums = summed(judged, 4)
+    assert sums["sums"] >= 1
+    assert sums["covered_pct"] >= 90
+    alone = np.median([(row.high_j - row.low_j) / 2 / row.true_j for row in judged if not np.isnan(row.best_j)])
+    assert sums["half_width_pct"][0] < 100 * alone
+
+
+def real() -> list[MeteredStream]:
+    return [*streams(DATA / "metered", {"metered": "NVIDIA RTX A5000"}), *streams_of_known_load(DATA)]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not DATA.is_dir(), reason="the streams of real GPUs are not beside the clone")
+@pytest.mark.parametrize("number", range(3))
+def test_windows_of_a_real_gpu_hold_what_its_meter_measured(number: int) -> None:
+    with copied_stores():
+        windows = [row for with_model in (True, False) for row in judged_windows(real()[number], with_model=with_model)]
+    assert all(row["low_j"] <= row["true_j"] <= row["high_j"] for row in windows)
+    half = [(row["high_j"] - row["low_j"]) / 2 / row["true_j"] for row in windows]
+    assert np.median(half) < 0.35
+    near = [abs(row["trapezoid_j"] - row["true_j"]) <= 0.05 * row["true_j"] for row in windows]
+    assert np.mean(near) < 0.7  # where a plain 5 % holds as often, this stream judges nothing

@@ -43,8 +43,8 @@ def work(gpus: int, seed: int = 4) -> tuple[list[pa.Table], list[dict[str, Any]]
         busy = (seconds // 4_000) % 3 < 2
         watts = np.where(busy, 220 + rng.normal(0, 12, len(seconds)), 45 + rng.normal(0, 0.5, len(seconds)))
         counter = np.cumsum(np.append(0, np.diff(seconds) * watts[1:])) * 1000
-        more = {"energy_mj": counter.astype(int).tolist()} if number == 1 else {}
-        tables.append(readings(f"GPU-{number}", seconds.tolist(), watts.tolist(), **more))
+        counters = {"energy_mj": counter.astype(int).tolist()} if number == 1 else {}
+        tables.append(readings(f"GPU-{number}", seconds.tolist(), watts.tolist(), **counters))
         for place, began in enumerate(np.arange(BEGAN_S + 500, ENDED_S - 9_000, 8_000.0)):
             first, last = began + rng.uniform(0, 90), began + rng.uniform(6_000, 7_900)
             jobs.append(job(f"{number}{place}", f"GPU-{number}", first, last, user=f"u{place % 3}", node=f"n{number}"))
@@ -81,18 +81,18 @@ def windows(path: Path) -> dict[tuple[str, int], tuple[Energies, int]]:
         "select gpu, epoch_ns(began) b, epoch_ns(ended) e from jobs where gpu is not null"
     ).to_pylist():
         edges.setdefault(row["gpu"], []).extend([row["b"], row["e"]])
-    found = {}
+    by_gpu = {}
     jobs, until = read_claims(store).edges, at(ENDED_S) // MINUTE_NS * MINUTE_NS
     parts = meter_parts(store, since_ns=at(BEGAN_S), until_ns=until)
-    for some in chain.from_iterable(part.meters(jobs) for part in parts):
-        for number, (_, name) in enumerate(some.gpus):
-            first, last = int(some.first_ns[number]), int(some.last_ns[number])
+    for meters_of_part in chain.from_iterable(part.meters(jobs) for part in parts):
+        for number, (_, name) in enumerate(meters_of_part.gpus):
+            first, last = int(meters_of_part.first_ns[number]), int(meters_of_part.last_ns[number])
             minutes = np.arange(first // MINUTE_NS + 1, last // MINUTE_NS + 1) * MINUTE_NS
             ends = np.unique([first, last, *minutes, *(end for end in edges[name] if first < end < last)])
-            of = np.full(len(ends) - 1, number)
-            knots = int(some.ends[number] - some.begins[number])
-            found[name, first // (DAY_S * S)] = some.over(of, ends[:-1], ends[1:]), knots
-    return found
+            numbers = np.full(len(ends) - 1, number)
+            knots = int(meters_of_part.ends[number] - meters_of_part.begins[number])
+            by_gpu[name, first // (DAY_S * S)] = meters_of_part.over(numbers, ends[:-1], ends[1:]), knots
+    return by_gpu
 
 
 def assert_same(by_minutes: dict[Any, Any], by_readings: dict[Any, Any]) -> None:
@@ -203,8 +203,8 @@ def test_the_command_writes_them_and_a_merge_leaves_them_out(worked: Path, tmp_p
     result = CliRunner().invoke(cli, [*words, "--json"], catch_exceptions=False)
     assert json.loads(result.stdout)["energy_days"] == 2  # the third day has hardly any readings
     assert "energy" not in CliRunner().invoke(cli, words, catch_exceptions=False).output
-    other = Store.create(tmp_path / "other")
-    merge(other, worked)
-    assert total(other.root) == [{"n": 0, "j": None}]
-    assert write_minutes(other, offline=True, now_ns=NOW_NS + DAY_S * S) == 2
-    assert_same(windows(other.root), windows(worked))
+    second_store = Store.create(tmp_path / "other")
+    merge(second_store, worked)
+    assert total(second_store.root) == [{"n": 0, "j": None}]
+    assert write_minutes(second_store, offline=True, now_ns=NOW_NS + DAY_S * S) == 2
+    assert_same(windows(second_store.root), windows(worked))

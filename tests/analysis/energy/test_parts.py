@@ -75,40 +75,42 @@ def made(root: Path, until_day: int) -> int:
     return write_minutes(Store.open(root), offline=True, now_ns=at(MIDNIGHT_S + until_day * DAY_S + 7_200))
 
 
-def books(root: Path, monkeypatch: pytest.MonkeyPatch, size: int, engine: Engine, **of: Any) -> Booked:
+def books(root: Path, monkeypatch: pytest.MonkeyPatch, size: int, engine: Engine, **options: Any) -> Booked:
     """The books in parts of about so many rows."""
     monkeypatch.setattr(minutes, "ROWS_OF_PART", size)
-    return booked(Store.open(root), EnergyQuestion(**of), engine=engine)
+    return booked(Store.open(root), EnergyQuestion(**options), engine=engine)
 
 
 def assert_same(root: Path, first: Booked, second: Booked) -> None:
     """By job, user, GPU, node and day: joules to 1e-9, intervals to 1e-6; the same problems and metered GPUs."""
     store = Store.open(root)
     for by in By:
-        one, other = (answered(store, by, some).rows.sort(by.keys) for some in (first, second))
-        assert one.select(*by.keys, "reason", "method").equals(other.select(*by.keys, "reason", "method"))
+        first_rows, second_rows = (answered(store, by, part).rows.sort(by.keys) for part in (first, second))
+        assert first_rows.select(*by.keys, "reason", "method").equals(second_rows.select(*by.keys, "reason", "method"))
         for name in ("energy_j", "known_j", "measured_s", "gpu_s", "idle_j", "low_j", "high_j"):
             near = 1e-6 if name in ("idle_j", "low_j", "high_j") else 1e-9
-            np.testing.assert_allclose(one[name], other[name], rtol=near, atol=1e-6, err_msg=f"{by} {name}")
+            np.testing.assert_allclose(
+                first_rows[name], second_rows[name], rtol=near, atol=1e-6, err_msg=f"{by} {name}"
+            )
     for name in ("problems", "metered"):
-        one, other = (getattr(some, name).select(pl.exclude(pl.Float64)) for some in (first, second))
-        assert one.equals(other, null_equal=True), name
+        first_rows, second_rows = (getattr(part, name).select(pl.exclude(pl.Float64)) for part in (first, second))
+        assert first_rows.equals(second_rows, null_equal=True), name
 
 
 @pytest.mark.long
 def test_parts_of_each_size_on_each_engine_give_the_same_books(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = books(stored, monkeypatch, MANY, Here(1))
-    assert (whole.coverage.parts, whole.coverage.done) == (1, 1)
+    all_read = books(stored, monkeypatch, MANY, Here(1))
+    assert (all_read.coverage.parts, all_read.coverage.done) == (1, 1)
     by_gpu = books(stored, monkeypatch, 1_500, Here(3))
     assert by_gpu.coverage.parts > 10
-    assert_same(stored, whole, by_gpu)
-    found = {(row["problem"], row["job_id"]) for row in whole.problems.to_dicts()}
-    assert {("no telemetry of the GPU", "dark"), ("GPU not known", "lost")} <= found
-    assert sum(problem.startswith("overlap") for problem, _ in found) > 1
+    assert_same(stored, all_read, by_gpu)
+    problems = {(row["problem"], row["job_id"]) for row in all_read.problems.to_dicts()}
+    assert {("no telemetry of the GPU", "dark"), ("GPU not known", "lost")} <= problems
+    assert sum(problem.startswith("overlap") for problem, _ in problems) > 1
     assert made(stored, 3) == 3  # the fourth day is read
     assert Store.open(stored).prune("3d", offline=True, now=at(MIDNIGHT_S + 4 * DAY_S)).days == 1
     written = books(stored, monkeypatch, MANY, Here(1))
-    assert_same(stored, whole, written)
+    assert_same(stored, all_read, written)
     assert_same(stored, written, books(stored, monkeypatch, 2_000, Here(2)))
 
 
@@ -141,19 +143,19 @@ def damage(path: Path) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def assert_lost(whole: Booked, partly: Booked, store: Store, day: date) -> None:
+def assert_lost(all_read: Booked, partly: Booked, store: Store, day: date) -> None:
     """Intervals of jobs hold what the whole books say, days far from the lost one are as they were."""
-    jobs, of_jobs = (answered(store, By.JOB, some).rows for some in (whole, partly))
-    both = of_jobs.join(jobs, on=["cluster", "kind", "job_id"], suffix="_whole", nulls_equal=True)
-    both = both.filter(pl.col("kind") == "job", pl.col("energy_j").is_not_null())
-    assert (both["low_j"] <= both["energy_j_whole"] * (1 + 1e-9)).all()
-    assert (both["high_j"] >= both["energy_j_whole"] * (1 - 1e-9)).all()
+    jobs, of_jobs = (answered(store, By.JOB, part).rows for part in (all_read, partly))
+    joined = of_jobs.join(jobs, on=["cluster", "kind", "job_id"], suffix="_whole", nulls_equal=True)
+    joined = joined.filter(pl.col("kind") == "job", pl.col("energy_j").is_not_null())
+    assert (joined["low_j"] <= joined["energy_j_whole"] * (1 + 1e-9)).all()
+    assert (joined["high_j"] >= joined["energy_j_whole"] * (1 - 1e-9)).all()
     assert of_jobs["reason"].null_count() < jobs["reason"].null_count()  # some jobs have no figure
     far = (pl.col("day") - day).dt.total_days().abs() > 1  # the hours beside the day miss some readings
-    days = [answered(store, By.DAY, some).rows.filter(far) for some in (whole, partly)]
+    days = [answered(store, By.DAY, part).rows.filter(far) for part in (all_read, partly)]
     assert days[0].height == days[1].height > 3
     np.testing.assert_allclose(days[0]["energy_j"], days[1]["energy_j"], rtol=1e-9)
-    assert partly.dark_s > whole.dark_s + DAY_S / 4
+    assert partly.dark_s > all_read.dark_s + DAY_S / 4
 
 
 @pytest.mark.long
@@ -161,19 +163,19 @@ def test_a_part_that_fails_is_named_and_its_gpus_count_as_not_read(
     stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, day = Store.open(stored), date_of_ns(at(MIDNIGHT_S + DAY_S)).date()
-    whole = books(stored, monkeypatch, 5_000, Here(1))
+    all_read = books(stored, monkeypatch, 5_000, Here(1))
     partly = books(stored, monkeypatch, 5_000, Losing(day))
     assert [failure.reason for failure in partly.coverage.failures] == ["the disk is gone"] * 2
     assert all(str(day) in failure.name for failure in partly.coverage.failures)
-    assert partly.coverage.parts == whole.coverage.parts == partly.coverage.done + 2
-    assert_lost(whole, partly, store, day)
+    assert partly.coverage.parts == all_read.coverage.parts == partly.coverage.done + 2
+    assert_lost(all_read, partly, store, day)
 
     (path,) = (stored / "telemetry" / f"day={day}").glob("*.parquet")
     damage(path)
     partly = books(stored, monkeypatch, 5_000, Here(2))
     assert len(partly.coverage.failures) == 2
     assert all(str(day) in failure.name and path.name in failure.reason for failure in partly.coverage.failures)
-    assert_lost(whole, partly, store, day)
+    assert_lost(all_read, partly, store, day)
 
     since, until = (date_of_ns(at(MIDNIGHT_S + (1 + n) * DAY_S)) for n in range(2))
     alone = reconcile(store, EnergyQuestion("c", since, until), engine=Losing(day))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -15,15 +19,13 @@ from whorl.analysis.fleet.side_by_side import (
     printed,
     runs_of,
 )
-from whorl.analysis.fleet.timelines import MOST_PERIODS, trend
+from whorl.analysis.fleet.timelines import timelines, trend
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts.fingerprint import fingerprint, store_fingerprint
 from whorl.analysis.verdicts.model import Model
 from whorl.store import Store
-from whorl.store.schema import arrow_rows
 from whorl.tests.conftest import BuiltOnce
-from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, stored
-from whorl.tests.stores import new_store
+from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, RUN_S, stored
 
 DAY_NS = 86_400_000_000_000
 GPUS = 16
@@ -72,32 +74,6 @@ def test_levels_and_intervals_are_those_of_the_fingerprint(two: Store) -> None:
             assert row[f"{apart}_high"] == pytest.approx(100 * (row["ratio_high"] - 1), abs=1e-3)
 
 
-def _imported(path: Path, rows: list[tuple[str, str, str | None, float, int]]) -> Store:
-    """Runs of one workload that belong to no campaign, each (gpu, model, node, ms, day)."""
-    store = new_store(path)
-    gpus = list(dict.fromkeys((gpu, model, node) for gpu, model, node, *_ in rows))
-    ids = [f"r{number}" for number in range(len(rows))]
-    same = {"cluster": ["c"] * len(rows), "workload": ["w"] * len(rows), "gpu": [row[0] for row in rows]}
-    store.append(
-        {
-            "gpus": arrow_rows(
-                "gpus",
-                {"cluster": ["c"] * len(gpus), "gpu": [row[0] for row in gpus], "model": [row[1] for row in gpus]}
-                | {"node": [row[2] for row in gpus], "first_seen": [0] * len(gpus)},
-            ),
-            "runs": arrow_rows("runs", same | {"run_id": ids, "began": [BEGAN_NS + row[4] * DAY_NS for row in rows]}),
-            "results": arrow_rows(
-                "results",
-                same
-                | {"run_id": ids, "repeat": [0] * len(rows), "figure": ["time"] * len(rows), "unit": ["ms"] * len(rows)}
-                | {"value": [row[3] for row in rows]},
-            ),
-        },
-        "made",
-    )
-    return store
-
-
 def test_figures_of_the_fingerprint_are_apart_from_the_median_of_the_model(two: Store) -> None:
     by_figure = {row.figure: row for row in printed(two, CLUSTER, "gemm-fp32")}
     assert not by_figure.keys() & {"time", "power", "sm_clock"}
@@ -137,19 +113,44 @@ def test_the_trend_has_each_campaign_beside_all_of_them(two: Store) -> None:
     assert course.of("nobody").is_empty()
 
 
-def test_runs_of_no_campaign_are_put_together_by_time(tmp_path: Path) -> None:
-    days = MOST_PERIODS + 5
-    store = _imported(
-        tmp_path / "s", [(f"g{gpu}", "A", None, 10.0 + day / 10, day) for gpu in range(8) for day in range(days)]
+# -- timelines ---------------------------------------------------------------------------------------------------------
+# Telemetry of a GPU stands beside that of all GPUs in the same probe, whenever each of them ran it.
+
+
+LATER = pl.duration(seconds=3 * RUN_S)
+
+
+def test_a_gpu_that_begins_each_probe_later_is_compared_in_the_same_probe(tmp_path: Path) -> None:
+    store, _ = stored(tmp_path / "s", 16, 3)
+    campaign = probed(store)
+    late, calm = campaign.gpus["gpu"][0], campaign.gpus["gpu"][1]
+    second = campaign.runs.filter(pl.col("gpu") == late)["began"].sort()[1]
+
+    def delayed(name: str) -> pl.Expr:
+        after = (pl.col("gpu") == late) & (pl.col(name) >= second)
+        return pl.when(after).then(pl.col(name) + LATER).otherwise(pl.col(name)).alias(name)
+
+    runs = campaign.runs.with_columns(
+        delayed("began"), (pl.col("ended") + (delayed("began") - pl.col("began"))).alias("ended")
     )
-    course = trend(runs_of(store, "c", "w"))
-    assert course is not None
-    assert course.by == "week"
-    assert course.periods["runs"].sum() == 8 * days
-    medians = course.periods["median"].to_list()
-    assert medians == sorted(medians), "each week is slower than the one before"
-    undated = runs_of(store, "c", "w")
-    undated.runs.replace_column(
-        undated.runs.columns.index("began"), pl.Series("began", [None] * 8 * days, pl.Datetime("ns"))
-    )
-    assert trend(undated) is None
+    moved = SimpleNamespace(scan=lambda table: store.scan(table).with_columns(delayed("ts")), collect=store.collect)
+    lines = timelines(cast("Store", moved), replace(campaign, runs=runs), [late, calm])
+    assert lines is not None
+    compared = 0
+    for late_window, others in zip(lines.windows[late], lines.windows[calm], strict=True):
+        assert late_window.probe == others.probe
+        inside = {
+            gpu: (lines.time_s > window.began_s) & (lines.time_s < window.ended_s)
+            for gpu, window in ((late, late_window), (calm, others))
+        }
+        for metric in ("power_w", "temperature_c"):
+            late_w, calm_w = (lines.fleet[gpu][metric][inside[gpu]] for gpu in (late, calm))
+            late_w, calm_w = late_w[np.isfinite(late_w)], calm_w[np.isfinite(calm_w)]
+            assert bool(len(late_w)) is bool(len(calm_w))
+            if len(late_w):
+                compared += 1
+                assert np.median(late_w) == pytest.approx(np.median(calm_w), rel=0.03)
+    assert compared > 4
+    waiting = (lines.time_s > lines.windows[late][0].ended_s + 1) & (lines.time_s < lines.windows[late][1].began_s - 1)
+    assert waiting.any()
+    assert np.isnan(lines.fleet[late]["power_w"][waiting]).all(), "no other GPU waited there: nothing to compare with"

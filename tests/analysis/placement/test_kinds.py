@@ -15,7 +15,6 @@ from whorl.jobs import steering as jobs
 from whorl.jobs.steering import Steering
 from whorl.store import Store
 from whorl.tests.analysis.placement.fleets import Fleet, Floats, noise
-from whorl.tests.sizes import count
 
 V100, A100 = "Tesla V100-SXM2-16GB", "NVIDIA A100-SXM4-40GB"
 TIME = {V100: 2.5, A100: 1.5}
@@ -108,16 +107,6 @@ def test_the_nodes_of_a_partition_or_a_model_get_advice_of_their_own(tmp_path: P
     assert f"left out, because the job does not fit there: {V100} (GPUs: 12)" in large.notes
 
 
-@pytest.mark.long
-def test_healthy_fleets_of_two_models_have_no_slow_node(tmp_path: Path) -> None:
-    """However many times as long the slower model takes."""
-    for seed in range(6):
-        store = Mixed().measured({}, seed, spread=0.02).kept(tmp_path / str(seed))
-        answer = asked(store).advice
-        assert answer.exclude == ()
-        assert [node.node for node in answer.nodes if node.tier == "hard"] == []
-
-
 def test_a_model_with_one_node_says_what_cannot_be_told(tmp_path: Path) -> None:
     store = Mixed(v100=1).measured({"v0": 1.4}).kept(tmp_path / "S")
     answer = asked(store).advice
@@ -159,9 +148,3 @@ def test_slower_boards_are_no_faults_and_a_fault_among_them_is_found(tmp_path: P
     assert drawn == pytest.approx(scored.belief, rel=0.01)
     assert advice.packed is not None
     assert all(int(node[1:]) % 3 != 1 for node in advice.packed.nodes), "the best set is on the faster boards"
-
-
-def test_a_vbios_that_changes_nothing_is_no_variant(tmp_path: Path) -> None:
-    for seed in range(count(6, short=1)):
-        store, _ = _boards(tmp_path / str(seed), 1.0, {}, seed)
-        assert [scored.vbios for scored in scores(store, ["w"]).of["w"].references] == [None]

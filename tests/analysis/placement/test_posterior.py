@@ -67,19 +67,6 @@ def test_shrinks_as_far_as_it_should() -> None:
     assert best < raw * 0.85  # so there was something to shrink
 
 
-def test_one_slow_gpu_stays_where_it_is_while_the_others_shrink_to_one() -> None:
-    for seed in range(3):
-        log_score = np.zeros(200)
-        log_score[17] = np.log(2.8)
-        result = _scored(seed, log_score, runs=3, sd=0.03)
-        assert result.repeatable
-        assert result.standing_out.nonzero()[0].tolist() == [17]
-        assert result.belief[17] == pytest.approx(2.8, rel=0.06)
-        assert result.lower[17] > 2.5
-        others = np.delete(result.belief, 17)
-        assert (others == 1.0).all()
-
-
 def test_with_nothing_that_comes_back_every_belief_is_exactly_one() -> None:
     repeatable = 0
     for seed in range(12):
@@ -144,18 +131,6 @@ def test_intervals_hold_what_they_say(gpus: int, runs: int, between: float, sd: 
     assert 0.84 <= np.mean(covered) <= 0.96
 
 
-def test_the_mean_of_draws_is_the_belief() -> None:
-    log_score = np.random.default_rng(2).normal(0.0, 0.03, 50)
-    log_score[3] = np.log(1.6)
-    result = _scored(2, log_score, runs=4, sd=0.02)
-    rng = np.random.default_rng(0)
-    draws = np.array([result.draw(rng) for _ in range(4000)])
-    error = draws.std(axis=0) / np.sqrt(len(draws))
-    assert (np.abs(draws.mean(axis=0) - result.belief) <= 5.0 * error + 1e-6).all()
-    inside = ((draws >= result.lower) & (draws <= result.upper)).mean(axis=0)
-    assert inside == pytest.approx(np.full(50, 0.9), abs=0.05)
-
-
 def test_gpus_that_cannot_be_told_apart_are_drawn_alike_whatever_was_measured_of_them() -> None:
     rng = np.random.default_rng(4)
     values = rng.normal(0.0, 0.03, (60, 3))
@@ -189,28 +164,6 @@ def test_what_a_job_met_is_not_what_its_gpus_are() -> None:
             assert result.standing_out.nonzero()[0].tolist() == [42]
     # At the level of one in twenty, 4 or more of 10 has a chance of 0.1 %.
     assert repeatable <= 3
-
-
-def test_one_job_for_each_number_of_gpus_can_be_dealt_out_in_one_way_only() -> None:
-    rng = np.random.default_rng(0)
-    values = np.repeat([[0.0], [0.5]], 3, axis=1) + rng.normal(0.0, 0.01, (2, 3))
-    log_times = _log_times(values)
-    result = permutation_test(LogTimes(log_times.x, log_times.starts, np.array([0, 0, 0, 1, 1, 1])), rng)
-    assert result is not None
-    # Two jobs that can only change places say next to nothing, however far apart they are.
-    assert not result.repeatable
-
-
-def test_a_gpu_measured_once_is_believed_less_than_one_measured_often() -> None:
-    rng = np.random.default_rng(8)
-    log_score = rng.normal(0.0, 0.03, 100)
-    parts = [log_score[gpu] + rng.normal(0.0, 0.02, 1 if gpu == 0 else 6) for gpu in range(100)]
-    starts = np.concatenate(([0], np.cumsum([len(part) for part in parts])))
-    x = np.concatenate(parts)
-    result = posterior(LogTimes(x, starts, np.full(len(x), -1)), rng)
-    assert result.repeatable
-    width = result.upper - result.lower
-    assert width[0] > 1.5 * np.median(width[1:])
 
 
 def test_a_gpu_that_changes_its_mind_is_known_less_well_than_its_many_runs_suggest() -> None:

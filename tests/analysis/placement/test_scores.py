@@ -275,24 +275,3 @@ def test_a_driver_that_the_collector_saw_change_is_known(tmp_path: Path) -> None
     assert "the driver changed from 550.1 to 560.1 after it was measured (seen 2026-09-06)" in advice.staleness.says
     fleet_scores = scores(Store.open(tmp_path / "S"))
     assert [driver for _, driver in fleet_scores.places[0].drivers] == ["550.1", "560.1", "550.1"]
-
-
-def test_a_node_is_one_however_its_name_is_written(tmp_path: Path) -> None:
-    """One file says n0001, another N0001, a third n0001.site: no two domains, so one node."""
-    fleet = Fleet(12).run("w", np.ones(12), noise(np.random.default_rng(0), 12, 3))
-    for gpu, name in enumerate(fleet.names):
-        fleet.identity(name, node=fleet.node(gpu), slot=gpu % 4, first_seen=BEGAN)
-    fleet.identity("g00004", node="N0001", first_seen=BEGAN - timedelta(days=1))
-    fleet.identity("g00005", node="n0001.site", first_seen=BEGAN + timedelta(days=1))
-    fleet_scores = scores(fleet.store(tmp_path / "S", places=False))
-    assert fleet_scores.nodes == ("n0000",) * 4 + ("n0001",) * 4 + ("n0002",) * 4
-    assert not any("more than one node" in note for note in fleet_scores.notes)
-
-
-def test_of_two_domains_a_name_means_two_nodes(tmp_path: Path) -> None:
-    fleet = Fleet(8).run("w", np.ones(8), noise(np.random.default_rng(0), 8, 3))
-    for gpu, name in enumerate(fleet.names):
-        fleet.identity(name, node="n03.east" if gpu < 4 else "n03.west", slot=gpu % 4)
-    fleet.identity("g00001", node="N03.East")
-    fleet_scores = scores(fleet.store(tmp_path / "S", places=False))
-    assert fleet_scores.nodes == ("n03.east",) * 4 + ("n03.west",) * 4

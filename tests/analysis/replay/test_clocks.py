@@ -17,7 +17,7 @@ from whorl.analysis.replay import (
     World,
     replay,
 )
-from whorl.analysis.replay.policies.placements import LOWEST, matched
+from whorl.analysis.replay.policies.placements import matched
 from whorl.analysis.replay.power import ANY
 
 SCORES = np.array([0.95, 1.0, 1.05, 1.0])
@@ -42,22 +42,6 @@ def test_the_step_is_as_long_and_its_energy_falls_with_the_spread_of_scores(gain
         saved.append(1 - truth.draw(JOB, JOB, slowed).work_w / truth.draw(JOB, JOB, plain).work_w)
     assert saved[0] == 0
     assert saved == sorted(set(saved))
-
-
-def test_clocks_stay_where_nothing_is_believed_to_differ() -> None:
-    assert matched(Beliefs(rates()).flat(), JOB, (0, 1, 2, 3)) == ()
-    assert matched(Beliefs(rates()), JOB, (1, 3)) == ()
-
-
-def test_the_slowest_keeps_its_clock_and_none_goes_below_the_lowest() -> None:
-    assert matched(Beliefs(rates(gain=0.0)), JOB, (0, 1, 2, 3)) == (LOWEST, LOWEST, 1.0, LOWEST)
-    assert matched(Beliefs(rates()), JOB, (2, 3, 0)) == pytest.approx((1.0, 1 / 1.05, 0.95 / 1.05))
-
-
-def test_an_unknown_gain_costs_no_time() -> None:
-    """It counts as 1: a GPU that gains less by its clock is then faster than it must be."""
-    clocks = matched(Beliefs(rates()), JOB, (0, 1, 2, 3))
-    assert rates(gain=0.3).speed(JOB, JOB, Allocation((0, 1, 2, 3), clocks=clocks)) == pytest.approx(1 / 1.05)
 
 
 def test_in_a_replay_all_jobs_end_as_under_packed_and_take_less_energy() -> None:

@@ -55,10 +55,6 @@ def table(shares: Mapping[tuple[str, str], tuple[float, float]]) -> Pairs:
     return Pairs(rows)
 
 
-def watts_of(*watts: float) -> Power:
-    return Power({ANY: np.array(watts)}, idle_w=50.0, node_w=760.0)
-
-
 def view_of(models: str, power: Power | None = None, *, gpus: int = 1, memory_gib: float | None = None) -> View:
     """Four nodes of two GPUs; of these jobs, of an hour each, all but the last run, each on the first GPU of a node."""
     fleet = Fleet.regular(4, 2)
@@ -111,14 +107,14 @@ def test_jobs_share_where_the_pair_gains_fits_and_ends_in_time(
     assert gpus_for_last(view_of(models.replace("nobody measured it", "unmeasured")), sharing) == gpus
 
 
-def test_a_job_shares_all_gpus_of_a_job_as_wide_as_itself() -> None:
-    assert gpus_for_last(view_of("good good", gpus=2)) == (0, 1)
-
-
 def test_jobs_share_a_gpu_only_while_its_memory_lasts() -> None:
     view = view_of("good good", memory_gib=10.0)
     assert gpus_for_last(view, Sharing(gpu_memory_gib=20)) == (0,)
     assert gpus_for_last(view, Sharing(gpu_memory_gib=19)) == (1,)
+
+
+def watts_of(*watts: float) -> Power:
+    return Power({ANY: np.array(watts)}, idle_w=50.0, node_w=760.0)
 
 
 @pytest.mark.parametrize(
@@ -201,16 +197,6 @@ def test_no_deadline_is_missed_where_batch_sizes_change_and_less_is_used_than_pa
     assert shared.energy_kwh < packed.energy_kwh  # type: ignore[operator]
 
 
-def test_alpha_0_is_packed() -> None:
-    jobs = tuple(Job(f"j{n}", 100.0 * n, 1 + n % 2, 900.0, model="good") for n in range(20))
-    rates = Rates(Fleet.regular(4, 2), {}, pairs=table(SHARES))
-    packed, alone = (
-        replay(Trace("made", jobs), World(rates, Beliefs(rates)), policy)
-        for policy in ("packed", EaCO(Sharing(9, alpha=0)))
-    )
-    assert alone.finish_s.tolist() == packed.finish_s.tolist()
-
-
 def test_jobs_that_must_part_do_so_when_a_gpu_is_free() -> None:
     blocker = Job("blocker", 0.0, 1, 2000.0, model="big")
     jobs = (blocker, *(Job(f"j{n}", 1.0 + n, 1, HOUR, model="good") for n in range(2)))
@@ -234,8 +220,8 @@ def shares_and_is_in_time(seed: int) -> bool:
     """Whether jobs share GPUs in a replay drawn from this seed; none of them is late."""
     random = Random(seed)
     kinds = [f"{model} (batch size {batch})" for model in "ab" for batch in BATCHES]
-    both = combinations_with_replacement(kinds, 2)
-    pairs = table({pair: (random.uniform(0.2, 1), random.uniform(0.2, 1)) for pair in both})
+    joined = combinations_with_replacement(kinds, 2)
+    pairs = table({pair: (random.uniform(0.2, 1), random.uniform(0.2, 1)) for pair in joined})
     slack, jobs = random.choice([1.3, 1.5, 2.0]), []
     for number in range(24):
         epoch_s = {batch: random.choice([1.0, 5.0, 50.0, 300.0]) for batch in BATCHES}

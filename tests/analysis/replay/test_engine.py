@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count as numbers
 from itertools import islice, pairwise
 
@@ -11,22 +13,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whorl.analysis.replay import POLICIES, SCHEDULERS, Arrivals, Fleet, Job, Options, Queued, Trace, World, replay
+from whorl.analysis.replay import (
+    POLICIES,
+    SCHEDULERS,
+    Arrivals,
+    Failure,
+    Fleet,
+    Job,
+    Options,
+    Queued,
+    Trace,
+    World,
+    replay,
+)
+from whorl.analysis.replay.fleet import drawn_failures
+from whorl.analysis.replay.power import Energy
 from whorl.errors import InputError
 from whorl.tests.analysis.replay.making import finishes, flat, job, scored, sound, trace, work_done
 from whorl.tests.sizes import count
-
-
-def test_a_class_that_is_not_sensitive_runs_at_score_one() -> None:
-    assert finishes(replay(trace(job("a", 0, 2, 100)), scored(1, 2, [3.0, 2.0]))) == {"a": 100}
-
-
-def test_quantised_jobs_end_and_hold_their_gpus_to_the_edge() -> None:
-    jobs = trace(job("a", 10, 1, 130), job("b", 20, 1, 100))
-    outcome = replay(jobs, flat(1, 1), options=Options(round_s=100, quantised=True))
-    assert finishes(outcome) == {"a": 300, "b": 400}
-    assert outcome.gpu_seconds.tolist() == [200, 100]
-    assert outcome.utilisation == 300 / 400
 
 
 def test_rounds_of_no_whole_seconds_come_to_an_end() -> None:
@@ -57,47 +61,6 @@ def test_jobs_after_the_trace_load_the_fleet_and_are_not_measured() -> None:
 
 
 # Preemption
-
-
-def test_nobody_is_stopped_for_a_job_that_still_does_not_fit() -> None:
-    """The least remaining is the running 2-GPU job's; the newcomer wants 4, so stopping the other helps nobody."""
-    jobs = trace(job("shortest", 0, 2, 50), job("longest", 0, 1, 500), job("wide", 10, 4, 100))
-    outcome = replay(jobs, flat(1, 4), "packed", "srtf")
-    assert finishes(outcome) == {"shortest": 50, "wide": 150, "longest": 600}
-    assert outcome.preemptions.tolist() == [0, 1, 0]  # at 50 s, when it makes room
-    assert outcome.gpu_seconds.tolist() == [100, 500, 400]
-    published = replay(jobs, flat(1, 4), "packed", "srtf", options=Options(stops_in_vain=True))
-    assert finishes(published) == {"shortest": 50, "wide": 150, "longest": 640}
-    # On eight GPUs, four of them were idle for 990 s.
-    jobs = trace(job("shortest", 0, 4, 1000), job("longest", 0, 4, 5000), job("wide", 10, 8, 2000))
-    outcome = replay(jobs, flat(1, 8), "packed", "srtf")
-    assert finishes(outcome) == {"shortest": 1000, "wide": 3000, "longest": 7000}
-    assert outcome.gpu_seconds.tolist() == [4000, 20_000, 16_000]
-
-
-@pytest.mark.parametrize("policy", ["packed", "packed-nonsticky", "pal"])
-@pytest.mark.parametrize("cost", [99, 100, 101, 1000, 10_000])
-def test_a_cost_of_a_round_or_more_lets_jobs_end(policy: str, cost: float) -> None:
-    """LAS would stop each of two jobs before it had worked at all, for ever."""
-    jobs = trace(job("a", 0, 1, 1000), job("b", 0, 1, 1000))
-    options = Options(round_s=100, preemption_s=cost, migration_s=cost, record=True)
-    outcome = replay(jobs, flat(1, 1), policy, "las", options=options)
-    sound(outcome, flat(1, 1))
-    # What is paid for is then worked for as long: no more than half of the time is lost.
-    assert outcome.gpu_seconds.sum() == 2000 + cost * outcome.preemptions.sum()
-    assert outcome.gpu_seconds.sum() <= 2 * 2000 + 2 * cost
-    assert outcome.preemptions.sum() > 0
-
-
-def test_what_interruptions_cost() -> None:
-    world = scored(2, 1, [1.0, 1.2])
-    jobs = trace(job("a", 0, 1, 50, "A"), job("b", 0, 1, 400, "A"))
-    moved = replay(jobs, world, "pm-first", options=Options(round_s=100, migration_s=7, preemption_s=1000))
-    assert finishes(moved) == pytest.approx({"a": 50, "b": 107 + 400 - 100 / 1.2})
-    jobs = trace(job("long", 0, 2, 100), job("short", 30, 1, 20))
-    stopped = replay(jobs, flat(1, 2), "packed", "srtf", options=Options(preemption_s=7, migration_s=1000))
-    assert finishes(stopped) == {"short": 50, "long": 127}
-    assert stopped.gpu_seconds.tolist() == [2 * 107, 20]
 
 
 # Properties
@@ -213,15 +176,6 @@ def test_options_that_cannot_be(options: dict[str, object], sentence: str) -> No
         Options(**options)  # type: ignore[arg-type]
 
 
-def test_names_of_policies_and_schedulers() -> None:
-    jobs = trace(job("a", 0, 1, 1))
-    assert replay(jobs, flat(1, 1), "Packed-Sticky").policy == "packed"
-    with pytest.raises(InputError, match="no policy is named 'fastest'; there are packed, "):
-        replay(jobs, flat(1, 1), "fastest")
-    with pytest.raises(InputError, match="no scheduler is named 'sjf'; there are fifo, las, srtf"):
-        replay(jobs, flat(1, 1), scheduler="sjf")
-
-
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -250,3 +204,97 @@ def test_a_job_that_has_waited_too_long_goes_first_for_good() -> None:
     assert patient.preemptions[0] == 1
     with pytest.raises(InputError, match="the patience of jobs must be more than 0 s, and needs rounds"):
         Options(patience_s=500)
+
+
+# -- outcome -----------------------------------------------------------------------------------------------------------
+# The figures of a replay.
+
+
+def test_p99_is_interpolated_or_as_published() -> None:
+    outcome = replay(trace(*(job(str(i), 0, 1, 1.0 + i) for i in range(160))), flat(40, 4))
+    assert outcome.metrics().p99_jct_s == pytest.approx(np.quantile(np.arange(1.0, 161), 0.99))
+    assert outcome.metrics(published=True).p99_jct_s == 159
+
+
+def test_shockwave_counts_the_jobs_of_the_whole_trace() -> None:
+    jobs = trace(*(job(str(number), 100 * number, 2, 100) for number in range(5)))
+    outcome = replay(jobs, flat(1, 2))
+    assert outcome.fairness().tolist() == [1] * 5  # one after the other: nobody is in another's way
+    assert outcome.shockwave_fairness().tolist() == pytest.approx([1 / (5 / 2)] * 5)
+    few = replay(trace(job("a", 0, 2, 100), job("b", 50, 2, 100)), flat(1, 4))
+    assert few.shockwave_fairness().tolist() == [1, 1]
+    slow = replay(trace(job("a", 0, 2, 100), job("b", 1000, 1, 100)), flat(2, 1, locality=1.5)).metrics()
+    assert (slow.worst_ftf, slow.unfair_pct) == (1.5, 50)
+
+
+def test_deadlines_limits_waste_and_energy_by_hand() -> None:
+    jobs = trace(
+        Job("in time", 0, 2, 100, deadline_s=100, limit_s=500),
+        Job("late", 0, 2, 100, deadline_s=150),
+        Job("ended", 0, 2, 100, limit_s=50, deadline_s=1e6),
+        Job("free", 0, 2, 100),
+    )
+    bare = replay(jobs, flat(1, 2))
+    outcome = replace(
+        bare,
+        limit_hit=np.array([False, False, True, False]),
+        wasted_gpu_s=np.array([0.0, 600.0, 1200.0, 0.0]),
+        energy=Energy({}, 3.6e6, 1.8e6, None, 0.0, awake_node_s=7200),
+    )
+    figures = outcome.metrics()
+    assert (figures.late, figures.limits_hit, figures.wasted_gpu_h, figures.node_hours) == (2, 1, 0.5, 2)
+    assert (figures.energy_kwh, figures.jobs_kwh, figures.idle_kwh, figures.base_kwh) == (1.5, 1, 0.5, None)
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+# Nodes that go and come back while jobs run.
+
+
+LONG = trace(job("a", 0, 2, 100))
+
+
+@pytest.mark.parametrize(
+    ("failures", "sentence"),
+    [
+        ((Failure(2, 0, 1),), "a failure names node 2; the fleet has nodes 0 to 1"),
+        ((Failure("n7", 0, 1),), "a failure names node n7; the fleet has nodes 0 to 1, and none of that name"),
+        ((Failure(0, 5, 5),), "node 0 fails at 5 s and returns at 5 s"),
+        ((Failure(0, 5, 9), Failure(0, 7, 11)), "node 0 fails at 7 s, but it is still away"),
+        ((Failure("n1", 5, 9), Failure(1, 7, 11)), "node 1 fails at 7 s, but it is still away"),
+    ],
+)
+def test_failures_that_cannot_be(failures: tuple[Failure, ...], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        replay(LONG, flat(2, 1), options=Options(failures=failures))
+
+
+def test_drawn_failures_have_their_means() -> None:
+    failures = drawn_failures(200, 1e7, mtbf_h=100, repair_h=4, random=np.random.default_rng(3))
+    expected = 200 * 1e7 / (104 * 3600)
+    assert abs(len(failures) - expected) < 4 * math.sqrt(expected)
+    assert np.mean([failure.up_s - failure.down_s for failure in failures]) == pytest.approx(4 * 3600, rel=0.05)
+    replay(LONG, flat(200, 1), options=Options(failures=failures))  # none overlap
+    assert failures == drawn_failures(200, 1e7, mtbf_h=100, repair_h=4, random=np.random.default_rng(3))
+
+
+# -- backfill ----------------------------------------------------------------------------------------------------------
+# EASY backfill: who may go past the first in the queue, and that it is never delayed by it.
+
+
+EASY = Options(backfill="easy", record=True)
+
+
+@pytest.mark.parametrize(("policy", "scheduler"), [("pal", "fifo"), ("packed", "srtf"), ("random-nonsticky", "fifo")])
+def test_backfill_needs_jobs_that_stay(policy: str, scheduler: str) -> None:
+    with pytest.raises(InputError, match="backfill needs jobs that"):
+        replay(trace(job("a", 0, 1, 1)), flat(1, 1), policy, scheduler, options=EASY)
+
+
+def test_backfill_by_rounds_and_beside_users() -> None:
+    jobs = trace(job("runs", 0, 3, 100), job("first", 1, 4, 100), job("short", 2, 1, 60))
+    by_rounds = replay(jobs, flat(1, 4), options=Options(backfill="easy", rounds=True, round_s=10))
+    assert by_rounds.start_s.tolist() == [0, 100, 10]
+    users = (lambda: Arrivals(iter([job("other", 5, 1, 30)])),)
+    beside = replay(jobs, flat(1, 4), options=Options(backfill="easy", users=users))
+    assert beside.start_s.tolist() == [0, 100, 2]
+    assert beside.others.finish_s.tolist() == [92]

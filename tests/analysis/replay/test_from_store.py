@@ -130,32 +130,6 @@ def test_whole_nodes_are_drawn_where_their_size_is_asked_for(store: str) -> None
     assert any(note.endswith("again for each seed, some more than once") for note in larger.notes)
 
 
-@pytest.mark.long
-def test_gpus_not_measured_in_a_workload_have_its_median_and_are_counted(tmp_path: Path) -> None:
-    gpus = {"gemm": NAMES, "stream": NAMES[:20]}
-    store = fleet_store(tmp_path, {"gemm": spread(1), "stream": spread(2)[:20]}, gpus=gpus)
-    source = of(store, "gemm", "stream")
-    world = source.draw(0)
-    is_early = np.array([NAMES.index(name) < 20 for name in world.fleet.gpu_names])
-    assert world.rates.scores["stream"][~is_early].tolist() == [1.0] * 12
-    assert (world.rates.scores["stream"][is_early] != 1.0).all()
-    assert any(note.startswith("12 of 32 GPUs were not measured in stream") for note in source.notes)
-    # In another shape, GPUs measured in both are enough to draw from.
-    drawn = of(store, "gemm", "stream", nodes=3, gpus_per_node=5).draw(0)
-    assert (drawn.beliefs.rates.scores["stream"] != 1.0).all()
-
-
-@pytest.mark.long
-def test_workloads_of_different_gpus_are_unrelated_and_that_is_said(tmp_path: Path) -> None:
-    gpus = {"gemm": NAMES[:16], "stream": NAMES[16:]}
-    store = fleet_store(tmp_path, {"gemm": spread(1)[:16], "stream": spread(2)[16:]}, gpus=gpus)
-    source = of(store, "gemm", "stream", nodes=4, gpus_per_node=3)
-    world = source.draw(0)
-    assert (world.beliefs.rates.scores["gemm"] != 1.0).all()
-    assert (world.beliefs.rates.scores["stream"] != 1.0).all()
-    assert any("no GPU was measured in both gemm and stream" in note for note in source.notes)
-
-
 def test_gpus_of_unknown_nodes_stand_in_made_up_ones(tmp_path: Path) -> None:
     store = fleet_store(tmp_path, {"gemm": spread(1)}, nodes=False)
     source = of(store, "gemm")

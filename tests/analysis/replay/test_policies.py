@@ -6,7 +6,6 @@ import random
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,13 +50,6 @@ def test_weights_go_by_the_worst_gpu_of_a_node() -> None:
     assert choice("packed", world, [], 1) == [0]
 
 
-def test_weights_see_the_classes_of_the_trace_only() -> None:
-    world = World.regular(2, 1, {"A": [1.0, 2.0], "B": [2.0, 1.0]})
-    for workload, gpu in (("A", 0), ("B", 1)):
-        outcome = replay(trace(job("j", 0, 1, 10, workload)), world, "weights", options=RECORD)
-        assert first_gpus(outcome) == {"j": (gpu,)}
-
-
 def nodes_given(outcome: Outcome, world: World) -> set[int]:
     """The nodes that any job held a GPU of; of a recorded replay."""
     assert outcome.spans is not None
@@ -94,13 +86,6 @@ def test_a_slower_board_variant_is_not_drained() -> None:
     assert set(world.fleet.node[placements.on_drained_nodes(world.beliefs, {"A"}, 1)].tolist()) == {0, 1, 2}
 
 
-def test_gpus_that_differ_much_are_not_all_far_off() -> None:
-    spread = np.exp(0.08 * np.random.default_rng(1).standard_normal(400))
-    assert np.count_nonzero(spread > 1.1) > 20
-    assert not placements.far_off(spread).any()
-    assert placements.far_off(np.append(spread, 1.4))[-1]
-
-
 def test_draining_leaves_enough_for_the_widest_job_and_half_of_the_nodes() -> None:
     scores = [1.0] * 40
     scores[5], scores[14] = 8.0, 9.0
@@ -116,25 +101,6 @@ def test_draining_leaves_enough_for_the_widest_job_and_half_of_the_nodes() -> No
 # By scores
 
 
-def test_pm_first_takes_the_fastest_anywhere_and_then_the_fitting_node() -> None:
-    world = scored(3, 2, [1.0, 1.2, 0.9, 1.2, 1.2, 1.2])
-    assert choice("pm-first", world, [], 2) == [0, 2]
-    # of the alike 1.2: node 0 has one, node 1 one, node 2 two; a job of 4 needs two of them, and 4 is nearest to 2.
-    assert choice("pm-first", world, [], 4) == [0, 2, 4, 5]
-    # a job of one wants a node with one such GPU
-    assert choice("pm-first", world, [0, 2], 1) == [1]
-
-
-def test_pal_trades_scores_for_one_node() -> None:
-    scores = [1.0, 1.4, 1.0, 1.4]
-    assert choice("pal", scored(2, 2, scores, 1.7), [], 2) == [0, 1]  # 1.4 within a node, 1.7 across
-    assert choice("pal", scored(2, 2, scores, 1.2), [], 2) == [0, 2]  # 1.4 against 1.2
-    assert choice("pal", scored(2, 2, scores, 1.4), [], 2) == [0, 2]  # equal: the entry of the lower score is first
-    assert choice("pal", scored(2, 2, [1.0] * 4, 1.0), [], 2) == [0, 1]  # equal scores, equal: within is first
-    assert choice("pal", scored(2, 2, scores, 1.7), [], 1) == [0]
-    assert choice("pal", scored(2, 2, scores, 1.7), [], 3) == [0, 1, 2]
-
-
 def test_policies_see_beliefs_and_jobs_run_at_what_is_so() -> None:
     world = World.regular(2, 1, {"A": [1.0, 2.0]}, believed={"A": [2.0, 1.0]})
     outcome = replay(trace(job("a", 0, 1, 100, "A")), world, "pm-first-sticky", options=RECORD)
@@ -142,36 +108,7 @@ def test_policies_see_beliefs_and_jobs_run_at_what_is_so() -> None:
     assert finishes(outcome) == {"a": 200}
 
 
-def test_scores_that_differ_by_less_than_a_hundredth_are_alike() -> None:
-    world = scored(2, 2, [1.001, 0.999, 0.998, 1.5])
-    assert choice("pm-first", world, [], 2) == [0, 1]  # not 1 and 2: node 0 has two alike
-
-
-def test_the_class_that_varies_most_chooses_first() -> None:
-    world = World.regular(2, 1, {"calm": [1.0, 1.01], "wild": [1.0, 2.0]})
-    jobs = trace(job("none", 0, 1, 10), job("wild", 0, 1, 10, "wild"))
-    assert finishes(replay(jobs, world, "pal")) == {"none": 10, "wild": 10}
-    jobs = trace(job("calm", 0, 1, 10, "calm"), job("wild", 0, 1, 10, "wild"))
-    assert finishes(replay(jobs, world, "pal")) == pytest.approx({"calm": 10.1, "wild": 10})
-    stated = Options(class_order=("calm", "wild"))
-    assert finishes(replay(jobs, world, "pal", options=stated)) == pytest.approx({"calm": 10, "wild": 20})
-    assert finishes(replay(jobs, world, "pal-sticky")) == pytest.approx({"calm": 10, "wild": 20})
-
-
 # Drawn
-
-
-def test_random_draws_by_its_seed_and_non_sticky_in_every_round() -> None:
-    jobs = trace(job("a", 0, 2, 1000))
-    world = flat(8, 4)
-    random_outcome = replay(jobs, world, "random", options=RECORD, seed=1)
-    assert random_outcome.migrations.sum() == 0
-    assert first_gpus(random_outcome) == {"a": tuple(sorted(random.Random(1).sample(range(32), 2)))}
-    moving = replay(jobs, world, "random-nonsticky", options=Options(round_s=10, record=True), seed=1)
-    assert 90 <= moving.migrations.sum() <= 99  # of 99 rounds after the first
-    draws = random.Random(1)
-    assert first_gpus(replay(jobs, world, "random", options=RECORD, seed=draws)) == first_gpus(random_outcome)
-    assert first_gpus(replay(jobs, world, "random", options=RECORD, seed=draws)) != first_gpus(random_outcome)
 
 
 # Policies from outside
@@ -474,24 +411,3 @@ def test_a_policy_that_stops_jobs_before_they_work_is_told_of() -> None:
     assert replay(jobs, flat(1, 1), Turns, options=Options(round_s=100)).end_s == 1000
     with pytest.raises(InputError, match=r"job a never ends: at .* the policy turns has stopped or moved it"):
         replay(jobs, flat(1, 1), Turns, options=Options(round_s=100, preemption_s=100))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("by_rounds", [False, True])
-def test_a_policy_that_gives_nothing_is_told_of(by_rounds: bool) -> None:
-    nothing = always(Decision())
-    waking = always(lambda view: Decision({}, view.now_s + 10))
-    for policy in (nothing, waking):
-        with pytest.raises(InputError, match=r"job a waits for ever: foreign gives it no GPUs, and after .* s nothing"):
-            replay(trace(job("a", 0, 1, 1)), flat(1, 1), policy, options=Options(rounds=by_rounds))
-
-
-def test_a_policy_of_ones_own_is_found_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = "from whorl.analysis.replay.policies.placements import Packed\n\n\nclass Mine(Packed):\n    name = 'mine'\n"
-    (tmp_path / "replay_test_module.py").write_text(lines)
-    monkeypatch.chdir(tmp_path)
-    outcome = replay(trace(job("a", 0, 1, 7)), flat(1, 1), "replay_test_module:Mine")
-    assert (outcome.policy, outcome.scheduler, finishes(outcome)) == ("mine", "fifo", {"a": 7})
-    for name in ("replay_test_module:No", "no_such_module:Mine", "json:dumps"):
-        with pytest.raises(InputError, match=f"the policy {name} "):
-            replay(trace(job("a", 0, 1, 7)), flat(1, 1), name)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from whorl.analysis.replay.fleet import Floats, Ints
-from whorl.analysis.replay.published import drawn_scores, grouped, levels, outlying, profiles, published_trace
+from whorl.analysis.replay.published import drawn_scores, levels, outlying, profiles
 from whorl.errors import InputError
 from whorl.tests.analysis.longhorn import FOLDER, needs_longhorn, raw
 
@@ -121,12 +117,6 @@ def test_a_bad_profile(three: list[Path], lines: tuple[str, ...], sentence: str)
         profiles(three)
 
 
-def test_other_rows_than_the_published_ones_are_said(three: list[Path]) -> None:
-    notes = profiles(three).notes
-    assert len(notes) == 3
-    assert notes[0].startswith("resnet.csv has 3 rows where the published file has 1,404")
-
-
 # Draws
 
 
@@ -142,35 +132,6 @@ def test_a_draw_depends_on_the_order_of_the_rows(three: list[Path]) -> None:
 # Levels
 
 
-def squares(values: Floats, group: Ints) -> float:
-    return float(sum(((part - part.mean()) ** 2).sum() for part in (values[group == g] for g in set(group.tolist()))))
-
-
-def least_squares(values: Floats, groups: int) -> float:
-    """By trying every way to cut the sorted values."""
-    ordered = np.sort(values)
-    cuts = itertools.combinations(range(1, ordered.size), groups - 1)
-    places = np.arange(ordered.size)
-    return min(
-        squares(ordered, np.searchsorted(np.array(cut, np.int32), places, side="right").astype(np.int32))
-        for cut in cuts
-    )
-
-
-@given(
-    values=st.lists(st.integers(-20, 20).map(lambda n: n / 7), min_size=1, max_size=10),
-    groups=st.integers(1, 5),
-)
-def test_no_grouping_is_better(values: list[float], groups: int) -> None:
-    array = np.array(values)
-    label = grouped(array, groups)
-    number = min(groups, len(set(values)))
-    assert sorted(set(label.tolist())) == list(range(number))
-    assert squares(array, label) == pytest.approx(least_squares(array, number), abs=1e-12)
-    assert (np.diff(label[np.argsort(array, kind="stable")]) >= 0).all()
-    assert len(set(zip(values, label.tolist(), strict=True))) == len(set(values))
-
-
 def test_an_outlier_gets_a_further_level() -> None:
     """Worked by hand: 62 GPUs at 0.99 and 1.01, one at 2; mean 1.0154, sd 0.126, so the limit is 1.39."""
     scores = np.array([0.99] * 31 + [1.01] * 31 + [2.0])
@@ -181,20 +142,4 @@ def test_an_outlier_gets_a_further_level() -> None:
     assert levels(np.full(8, 1.07)).tolist() == [1.0] * 8
 
 
-def test_the_sd_is_that_of_a_sample() -> None:
-    """2 is 3.03 sd above the mean by n and 2.96 by n - 1; 2.03 is 3.06 by n - 1."""
-    assert np.flatnonzero(outlying(np.array([1.0] * 19 + [2.0, 2.03]))).tolist() == [20]
-
-
 # Traces
-
-HEADER = "job_id,num_gpus,submit_time,duration,model"
-
-
-def test_a_trace_out_of_order_is_sorted_and_it_is_said(tmp_path: Path) -> None:
-    trace = published_trace(write(tmp_path / "w.csv.gz", HEADER, "0,1,50,1,BERT", "a,1,10,1,BERT"))
-    assert trace.name == "w"
-    assert [job.name for job in trace.jobs] == ["a", "0"]
-    assert trace.notes == (
-        "w.csv.gz: the jobs were not in the order of their times and were sorted; ties stay in the file's order",
-    )

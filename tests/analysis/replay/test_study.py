@@ -14,17 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from whorl.analysis.replay.fleet import Failure, read_failures
 from whorl.analysis.replay.from_store import EqualFleets
 from whorl.analysis.replay.jobs import Job, Trace
 from whorl.analysis.replay.options import Options
-from whorl.analysis.replay.policies import POLICIES, Decision, Policy
-from whorl.analysis.replay.policies.placements import Packed
 from whorl.analysis.replay.setting import ReplaySetting
 from whorl.analysis.replay.study import Case, General, run_all
-from whorl.analysis.replay.world import Request, View, World
+from whorl.analysis.replay.world import World
 from whorl.errors import InputError
 from whorl.tests.analysis.replay.studies import Dying, Lottery, Sleeping
 
@@ -150,16 +147,6 @@ def test_policies_of_a_seed_meet_the_same_failures() -> None:
     assert draw_1.metrics != draw_2.metrics
 
 
-def test_a_case_that_cannot_be_replayed_costs_no_other() -> None:
-    study_cases = [Case(0, "packed", "fifo", 0), Case(0, "no-such", "fifo", 0), Case(0, "packed", "fifo", 1)]
-    results, refused = run_all(STUDY, study_cases)
-    assert [result.case.seed for result in results] == [0, 1]
-    ((case, error),) = refused
-    assert case is study_cases[1]
-    assert isinstance(error, InputError)
-    assert "no policy is named 'no-such'" in str(error)
-
-
 def test_failures_are_read_by_the_names_of_nodes(tmp_path: Path) -> None:
     names = World.regular(3, 2).fleet.node_names
     path = tmp_path / "failures.csv"
@@ -205,42 +192,3 @@ def test_a_job_that_never_fits_costs_no_other_trace_and_no_other_policy() -> Non
         strict=True,
     ):
         assert all(fragment in error for fragment in fragments), error
-
-
-class Bad(Packed):
-    name = "bad"
-    aliases = ()
-
-    def place(self, request: Request) -> NDArray[np.intp]:
-        return np.zeros(request.gpus, dtype=np.intp)
-
-
-class Greedy(Bad):
-    def place(self, request: Request) -> NDArray[np.intp]:
-        return np.arange(request.gpus)
-
-
-class Listing(Policy):
-    name = "bad"
-
-    def decide(self, view: View) -> Decision:
-        return Decision([0])  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("policy", "sentence"),
-    [
-        (Bad, "job j1 at 10 s the GPU 0 twice"),
-        (Greedy, "job j1 at 10 s the GPU 0, which is not free"),
-        (Listing, "dict"),
-    ],
-)
-def test_a_policy_that_answers_what_cannot_be_costs_no_other(
-    policy: type[Policy], sentence: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("whorl.analysis.replay.policies.POLICIES", (*POLICIES, policy))
-    results, refused = run_all(STUDY, cases(STUDY, ["packed", "bad", "pal"], ["fifo"], [0, 1]))
-    assert [result.case.policy for result in results] == ["packed", "pal"] * 2
-    for _, error in refused:
-        assert str(error).startswith("t: the policy bad ")
-        assert sentence in str(error)

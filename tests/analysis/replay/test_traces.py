@@ -14,7 +14,7 @@ import pytest
 
 from whorl.analysis.replay.jobs import Piece, Trace, assign, job_type
 from whorl.analysis.replay.published import class_of
-from whorl.analysis.replay.traces import FORMATS, SECONDS_PER_ITERATION, TraceOptions, read_trace, trace_name
+from whorl.analysis.replay.traces import FORMATS, SECONDS_PER_ITERATION, TraceOptions, read_trace
 from whorl.cli.replay import WORLD
 from whorl.errors import InputError
 
@@ -99,16 +99,6 @@ def test_the_published_traces_are_read_in_seconds() -> None:
     says(trace, "iterations")
 
 
-def test_the_unit_of_the_csvs_duration_can_be_said(tmp_path: Path) -> None:
-    path = written(tmp_path, HEAD + "0,1,0,100,BERT\n1,2,5,100,mine\n")
-    by_model = read_trace(path)
-    assert [job.ideal_s for job in by_model.jobs] == pytest.approx([17.9, 100.0])
-    assert len([note for note in by_model.notes if "duration of 1 job " in note]) == 2
-    assert [job.ideal_s for job in read_trace(path, reading=TraceOptions("seconds")).jobs] == [100.0, 100.0]
-    with pytest.raises(InputError, match=r"line 3: how long an iteration of 'mine' takes is not known"):
-        read_trace(path, reading=TraceOptions("iterations"))
-
-
 def test_a_csv_with_times_since_1970_counts_from_its_first_job(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path, HEAD + "0,1,1700000300,100,m\n1,2,1700000000,100,m\n"))
     assert [(job.name, job.submit_s) for job in trace.jobs] == [("1", 0.0), ("0", 300.0)]
@@ -154,21 +144,6 @@ def test_a_csv_of_another_program_is_the_same_csv(tmp_path: Path) -> None:
     for delimiter in ";\t":
         delimited = written(tmp_path, plain.replace(",", delimiter))
         assert read_trace(delimited).jobs == read_trace(written(tmp_path, plain, "plain.csv")).jobs
-
-
-def test_a_header_may_stand_in_quotes(tmp_path: Path) -> None:
-    """As R writes it, with the numbers of the rows before it."""
-    quoted = ",".join(f'"{name}"' for name in ("", *HEAD.strip().split(",")))
-    trace = read_trace(written(tmp_path, f'{quoted}\n"1","a",2,5,100,"mine"\n'))
-    assert facts(trace) == [("a", 5, 2, 100, "mine")]
-    says(trace, "columns not used: (without a name)")
-    pods = ",".join(f'"{name}"' for name in OPENB_HEAD.strip().split(","))
-    assert len(read_trace(written(tmp_path, f"{pods}\np,1,1,2,1000,,LS,Succeeded,1,9,2\n")).jobs) == 1
-
-
-def test_a_csv_without_a_column_says_which(tmp_path: Path) -> None:
-    path = written(tmp_path, "job_id,num_gpus,submit_time,model\n0,1,0,m\n")
-    assert "has no column duration; it has job_id, num_gpus, submit_time, model" in refusal(path)
 
 
 def test_jobs_out_of_order_are_sorted_ties_in_the_files_order(tmp_path: Path) -> None:
@@ -659,10 +634,6 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, sentence: s
     path = tmp_path / "t"
     path.write_bytes(content)
     assert sentence in refusal(path)
-
-
-def test_the_name_of_a_trace_is_the_files() -> None:
-    assert trace_name(Path("a/workload-1.csv.gz")) == trace_name(Path("workload-1.csv")) == "workload-1"
 
 
 def test_models_find_their_workloads(tmp_path: Path) -> None:

@@ -72,43 +72,6 @@ def test_epochs_and_regimes_are_seen_as_they_are_done() -> None:
     assert [progress_at[0][2] for _, progress_at in policy.seen] == [None] * 4
 
 
-class Fixed(Policy):
-    """Gives each job, as it comes, what it says."""
-
-    name = "fixed"
-
-    def __init__(self, *allocations: Allocation) -> None:
-        self.allocations = allocations
-
-    def decide(self, view: View) -> Decision:
-        return Decision({number: self.allocations[number] for number in view.arrived})
-
-
-def test_a_slower_clock_of_the_fast_gpu_costs_a_job_nothing() -> None:
-    world = scored(1, 2, [1.0, 1.25])
-    world = replace(world, rates=replace(world.rates, power=Power({"A": np.array([250.0, 250.0])}, idle_w=50.0)))
-    jobs = trace(job("a", 0, 2, 100, "A"))
-    full, slowed = (
-        replay(jobs, world, Fixed(Allocation((0, 1), clocks=clocks))) for clocks in ((1.0, 1.0), (0.8, 1.0))
-    )
-    assert full.finish_s.tolist() == slowed.finish_s.tolist() == [125]
-    assert slowed.energy_j[0] < full.energy_j[0]
-    deep = replay(jobs, flat_for("A"), Fixed(Allocation((0, 1), depths=(1.0, 0.5))))
-    assert deep.finish_s.tolist() == [100]
-
-
-def flat_for(workload: str) -> World:
-    return World.regular(1, 2, {workload: [1.0, 1.0]})
-
-
-def test_tenants_slow_each_other_from_when_they_share() -> None:
-    shared = Allocation((0,), shared=True)
-    outcome = replay(trace(job("a", 0, 1, 100), job("b", 50, 1, 100)), flat(1, 1), Fixed(shared, shared))
-    # a alone to 50 s, both at a half to 150 s, b alone to the end.
-    assert finishes(outcome) == {"a": 150, "b": 200}
-    assert outcome.wasted_gpu_s.tolist() == [0, 0]
-
-
 # Limits
 
 
@@ -122,15 +85,6 @@ def test_a_limit_ends_a_job_and_its_work_is_wasted() -> None:
     assert (figures.limits_hit, figures.wasted_gpu_h) == (1, 1000 / 3600)
     exact = replay(trace(job("just", 0, 1, 500, limit_s=500)), flat(1, 1))
     assert exact.limit_hit.tolist() == [False]
-
-
-def test_a_limit_counts_the_time_of_running() -> None:
-    jobs = trace(job("long", 0, 1, 1000, limit_s=600), job("short", 100, 1, 50))
-    assert finishes(replay(jobs, flat(1, 1), scheduler="srtf")) == {"short": 150, "long": 650}
-    by_rounds = replay(jobs, flat(1, 1), scheduler="srtf", options=Options(round_s=400, quantised=True))
-    assert finishes(by_rounds) == {"short": 800, "long": 1200}  # it ends and holds its GPU to the edge
-    lost = Options(failures=(Failure(0, 500, 510),))
-    assert finishes(replay(trace(jobs.jobs[0]), flat(1, 1), options=lost)) == {"long": 1110}  # it starts again
 
 
 # Costs, users and wake-ups
@@ -298,15 +252,6 @@ def test_no_policy_reaches_the_truth(knowledge: str) -> None:
     replay(trace(*jobs), world, policy, options=options)
     works = {WORK_S, LATER_S}
     assert policy.found == (works if knowledge == "exact" else set())
-
-
-def test_the_spy_finds_what_is_there() -> None:
-    """Where beliefs are the truth, they are found: the search is not blind."""
-    power = Power({"A": np.array([WATTS, WATTS, 200.0])})
-    world = World.regular(3, 1, {"A": [SCORE, SCORE, 1.0]}, power=power)
-    policy = Spy()
-    replay(trace(Job("a", 0, 1, WORK_S, "A")), world, policy)
-    assert policy.found == {SCORE, WORK_S, WATTS}
 
 
 # Any policy

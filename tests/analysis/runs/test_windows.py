@@ -63,9 +63,9 @@ def drawn_store(path: Path, seed: int) -> Store:
 
     borders = [0, *sorted(map(int, rng.integers(1, READINGS, 3))), READINGS]
     for number, (first, last) in enumerate(pairwise(borders)):
-        made = [row for cluster in CLUSTERS for gpu in GPUS for row in telemetry(cluster, gpu, first, last)]
-        if made:
-            store.append({"telemetry": rows("telemetry", made)}, f"t{number}")
+        readings = [row for cluster in CLUSTERS for gpu in GPUS for row in telemetry(cluster, gpu, first, last)]
+        if readings:
+            store.append({"telemetry": rows("telemetry", readings)}, f"t{number}")
     late = [row for row in telemetry("c", "g0", 0, READINGS) if rng.random() < 0.1]
     store.append({"telemetry": rows("telemetry", late)}, "late")
     runs = []
@@ -165,7 +165,7 @@ def test_what_a_damaged_file_had_is_not_known_and_the_rest_is(
     monkeypatch.setattr(windows, "READINGS", readings_of_part)
     drawn = drawn_store(tmp_path / "S", 0)
     drawn.compact(offline=True)
-    whole, profiled = windows_of_runs(drawn).rows, sum(profile.runs for profile in power_profiles(drawn))
+    at_once, profiled = windows_of_runs(drawn).rows, sum(profile.runs for profile in power_profiles(drawn))
     [damaged] = sorted((drawn.root / "telemetry" / "day=2026-11-02").glob("*.parquet"))
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
@@ -176,7 +176,7 @@ def test_what_a_damaged_file_had_is_not_known_and_the_rest_is(
     assert all(str(damaged) in failure.reason for failure in answer.coverage.failures)
     unknown = answer.rows["n"].is_null()
     assert 0 < unknown.sum() < answer.rows.height
-    assert_frame_equal(answer.rows.filter(~unknown), whole.filter(~unknown))
+    assert_frame_equal(answer.rows.filter(~unknown), at_once.filter(~unknown))
     over_it = (pl.col("began") < dt.datetime(2026, 11, 3)) & (pl.col("ended") > dt.datetime(2026, 11, 2))
     assert answer.rows.filter(over_it, pl.col("cluster").is_not_null())["n"].drop_nulls().is_empty()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whorl.analysis import Variability, variability
+from whorl.analysis import Variability, across, variability
 from whorl.analysis.spread.repeats import Belongs, leading
+from whorl.analysis.spread.variability import Across
 from whorl.errors import InputError
+from whorl.tests.analysis.correlations import spearman
 from whorl.tests.analysis.longhorn import needs_longhorn, runs
 
 KEYS = {
@@ -71,25 +74,11 @@ def test_the_order_of_the_rows_changes_nothing() -> None:
     for seed in range(3):
         shuffled = table.sample(fraction=1.0, shuffle=True, seed=seed)
         for a, b in zip(expected, variability(shuffled, replicates=100), strict=True):
-            found = b.as_dict()
+            result = b.as_dict()
             for name in KEYS - {"correlation"}:
-                assert found[name] == a[name], name
+                assert result[name] == a[name], name
             for name, correlation in a["correlation"].items():
-                assert found["correlation"][name] == pytest.approx(correlation, rel=1e-12)
-
-
-def test_one_run() -> None:
-    run, gpu = variability(frame(["a"], [5.0]), replicates=20)
-    for row in (run, gpu):
-        assert (row.n, row.gpus, row.median, row.fence_pct, row.worst_over_median) == (1, 1, 5.0, 0.0, 1.0)
-        assert row.cov_pct is None
-        assert row.reasons["cov_pct"] == "one value has no standard deviation"
-        assert row.icc.value is None
-        assert row.icc.reason == "fewer than two GPUs"
-        assert row.interval["median"] is None
-        assert row.reasons["interval"] == "a bootstrap needs more than one GPU"
-        assert row.modes == ({"median": 5.0, "share": 1.0, "n": 1},)
-        assert row.belongs is Belongs.UNKNOWN
+                assert result["correlation"][name] == pytest.approx(correlation, rel=1e-12)
 
 
 def test_columns_that_are_missing_or_empty_say_so() -> None:
@@ -127,26 +116,6 @@ def test_jobs() -> None:
     assert row.belongs is Belongs.NONE
     alone = variability(frame(gpu, values.tolist(), job_id=gpu), replicates=0)[0].icc_job
     assert (alone.value, alone.reason) == (None, "no job holds several GPUs")
-
-
-@pytest.mark.long(short=2)
-@pytest.mark.parametrize(
-    ("between", "within", "level", "belongs"),
-    [
-        (3.0, 0.5, "run", Belongs.GPUS),
-        (0.0, 3.0, "run", Belongs.NONE),
-        (0.0, 3.0, "gpu", Belongs.NONE),
-        (1.0, 1.35, "run", Belongs.PART),
-        (1.0, 1.35, "gpu", Belongs.GPUS),  # the median of 20 runs does
-    ],
-)
-def test_the_finding_follows_the_rule(between: float, within: float, level: str, belongs: Belongs) -> None:
-    for seed in range(5):
-        rng = np.random.default_rng([21, seed])
-        gpu = np.repeat(np.arange(200), 20)
-        values = 100 + rng.normal(0, between, 200)[gpu] + rng.normal(0, within, 4000)
-        rows = {r.level: r for r in variability(frame([f"g{g}" for g in gpu], values.tolist()), replicates=50)}
-        assert rows[level].belongs is belongs, rows[level].finding
 
 
 def test_the_widest_spread_that_belongs_to_the_gpus_leads() -> None:
@@ -195,23 +164,23 @@ def test_anything_gives_finite_rows_or_none(rows: list[tuple[Any, ...]]) -> None
         schema={"gpu": pl.String, "value": pl.Float64, "sm_clock_mhz": pl.Float64, "job_id": pl.String},
         orient="row",
     ).with_columns(cluster=pl.lit("c"), workload=pl.lit("w"), unit=pl.lit("ms"), node="gpu")
-    found = variability(table, replicates=10)
+    answer = variability(table, replicates=10)
     usable = [r for r in rows if r[0] is not None and r[1] is not None and math.isfinite(r[1])]
-    assert len(found) == (2 if usable else 0)
-    for row in found:
+    assert len(answer) == (2 if usable else 0)
+    for row in answer:
         assert finite(row.as_dict())
         assert row.left_out == len(rows) - len(usable)
         for name in PERCENTAGES:
             assert getattr(row, name) is not None or name in row.reasons
 
 
-def _in_nodes(node_sd: float, nodes: int, each: int = 4) -> list[Variability]:
+def _in_nodes(node_sd: float, nodes: int, per_node: int = 4) -> list[Variability]:
     """Five runs of the GPUs of these nodes, which differ by 2 % and by their nodes."""
     rng = np.random.default_rng(5)
-    level = 100.0 + np.repeat(rng.normal(0.0, node_sd, nodes), each) + rng.normal(0.0, 2.0, nodes * each)
-    gpu = np.repeat(np.arange(nodes * each), 5)
+    level = 100.0 + np.repeat(rng.normal(0.0, node_sd, nodes), per_node) + rng.normal(0.0, 2.0, nodes * per_node)
+    gpu = np.repeat(np.arange(nodes * per_node), 5)
     values = level[gpu] + rng.normal(0.0, 1.0, len(gpu))
-    table = frame([f"g{board}" for board in gpu], values.tolist(), node=[f"n{board // each}" for board in gpu])
+    table = frame([f"g{board}" for board in gpu], values.tolist(), node=[f"n{board // per_node}" for board in gpu])
     return variability(table, replicates=200)
 
 
@@ -249,3 +218,67 @@ def test_medians_of_many_gpus_with_runs_in_any_order_and_number() -> None:
     between = (sizes * (means - value.mean()) ** 2).sum() / 299
     variance = max(0.0, (between - within) / ((len(gpu) - (sizes**2).sum() / len(gpu)) / 299))
     assert of_runs.icc.value == pytest.approx(variance / (variance + within))
+
+
+# -- across ------------------------------------------------------------------------------------------------------------
+# `across`: which GPUs meet, and what is said when they do not.
+
+
+def runs_of_across(workload: str, medians: dict[str, float], cluster: str = "c", **columns: float) -> pl.DataFrame:
+    rows = [(gpu, m + d) for gpu, m in medians.items() for d in (-1.0, 0.0, 1.0)]
+    return pl.DataFrame(rows, schema=["gpu", "value"], orient="row").select(
+        cluster=pl.lit(cluster), workload=pl.lit(workload), gpu="gpu", value="value", unit=pl.lit("ms"),
+        **{name: pl.lit(value) for name, value in columns.items()},
+    )  # fmt: skip
+
+
+def identities(*rows: tuple[str, str | None, str | None]) -> pl.DataFrame:
+    schema = {"gpu": pl.String, "uuid": pl.String, "place": pl.String}
+    return pl.DataFrame(rows, schema=schema, orient="row").with_columns(cluster=pl.lit("c"))
+
+
+def times(frame: pl.DataFrame, gpus: pl.DataFrame | None = None) -> Across:
+    (row,) = [r for r in across(frame, identities=gpus) if (r.figure_a, r.figure_b) == ("time", "time")]
+    return row
+
+
+A = {f"U{i}": float(10 * (i * 7 % 11)) for i in range(8)}
+B = {f"p{i}": float(10 * (i * 5 % 13)) for i in range(8)}
+
+
+def test_a_place_meets_its_uuid() -> None:
+    two_clusters = pl.concat([runs_of_across("a", A), runs_of_across("b", B)])
+    assert (times(two_clusters).n, times(two_clusters).spearman) == (0, None)
+    row = times(two_clusters, identities(*((f"U{i}", f"U{i}", f"p{i}") for i in range(8))))
+    assert row.n == 8
+    expected = spearman([A[f"U{i}"] for i in range(8)], [B[f"p{i}"] for i in range(8)])
+    assert row.spearman == pytest.approx(expected)
+    assert row.low is not None
+    assert row.high is not None
+    assert row.low < expected < row.high
+    assert json.loads(json.dumps(row.as_dict())) == row.as_dict()
+
+
+@pytest.mark.parametrize(
+    ("extra", "unusable", "n"),
+    [
+        (("U9", "U9", "p0"), 1, 7),  # a place with two UUIDs
+        (("U0", "U0", "p9"), 1, 7),  # a UUID with two places, of which only one is measured
+        (("U0", "U0", "p1"), 2, 6),  # both
+    ],
+)
+def test_an_ambiguous_link_is_not_used_and_counted(extra: tuple[str, str, str], unusable: int, n: int) -> None:
+    board_rows = identities(*((f"U{i}", f"U{i}", f"p{i}") for i in range(8)), extra)
+    row = times(pl.concat([runs_of_across("a", A), runs_of_across("b", B)]), board_rows)
+    assert (row.n, row.ambiguous) == (n, unusable)
+
+
+def test_a_third_name_leads_to_the_uuid_also_by_way_of_the_place() -> None:
+    board_rows = identities(
+        *((f"host-{i}", None, f"p{i}") for i in range(4)),
+        *((f"host-{i}", f"U{i}", None) for i in range(4, 8)),
+        *((f"U{i}", f"U{i}", f"p{i}") for i in range(4)),
+    )
+    hosts = {f"host-{i}": B[f"p{i}"] for i in range(8)}
+    row = times(pl.concat([runs_of_across("a", A), runs_of_across("b", hosts)]), board_rows)
+    assert row.n == 8

@@ -35,7 +35,7 @@ def fleet(store: Store) -> Store:
 
 @pytest.mark.long(short=2)
 @pytest.mark.parametrize(
-    ("asked", "chosen", "unknown"),
+    ("options", "chosen", "unknown"),
     [
         ({}, ["lonely", "n1/0", "n1/1", "n2/0", "n2/1", "<b>x</b>"], ()),
         ({"gpus": ["n9/9"], "nodes": ["n1"]}, ["n1/0", "n1/1"], ("GPU n9/9",)),
@@ -47,11 +47,11 @@ def fleet(store: Store) -> Store:
         ({"cluster": "d", "nodes": ["n1"]}, [], ("node n1",)),
     ],
 )
-def test_gpus_are_chosen(fleet: Store, asked: Any, chosen: list[str], unknown: tuple[str, ...]) -> None:
-    choice = choose(boards(fleet), **asked)
+def test_gpus_are_chosen(fleet: Store, options: Any, chosen: list[str], unknown: tuple[str, ...]) -> None:
+    choice = choose(boards(fleet), **options)
     assert sorted(board.name for board in choice.boards) == sorted(chosen)
     assert choice.unknown == unknown
-    assert choice.everything == (asked.keys() <= {"cluster"})
+    assert choice.everything == (options.keys() <= {"cluster"})
 
 
 def test_letters_find_cabinets_nodes_and_gpus(fleet: Store) -> None:

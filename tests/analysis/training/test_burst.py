@@ -100,14 +100,6 @@ def test_the_gradients_of_convolutions_are_k_k_cin_cout(small: tuple[tuple[Layer
     assert times[0] - times[1] == pytest.approx(extra / 1e3 / 1e3)
 
 
-def test_stages_and_idle_shares_add_up(small: tuple[tuple[Layer, ...], list[LayerProfile]]) -> None:
-    network, profiles = small
-    plan = plan_burst(network, profiles[2], BurstQuestion(BATCH, 8, 1.5))
-    assert sum(share for _, share in plan.stages) == pytest.approx(1)
-    assert np.mean(plan.idle_shares) == pytest.approx(plan.idle_share)
-    assert plan.idle_share == pytest.approx(1 - plan.gpu_ms / plan.time_ms / plan.width)
-
-
 @pytest.mark.parametrize("gpus", range(1, 8))
 def test_the_deepest_on_the_fastest_is_the_best_of_all_orders(gpus: int) -> None:
     rng = np.random.default_rng(gpus)
@@ -116,14 +108,6 @@ def test_the_deepest_on_the_fastest_is_the_best_of_all_orders(gpus: int) -> None
         scores = np.sort(rng.lognormal(0, 0.3, gpus))
         best = step(scores, depths_of(gpus), backward)
         assert best == pytest.approx(step(scores[orders], depths_of(gpus), backward).min(), rel=1e-12)
-
-
-def test_equal_gpus_have_no_order_and_the_slack_of_the_formula() -> None:
-    for gpus, share in ((4, 0.25), (8, 0.2917), (16, 0.3125)):
-        scores = np.full(gpus, 1.7)
-        orders = np.random.default_rng(1).permuted(np.tile(depths_of(gpus), (20, 1)), axis=1)
-        assert np.ptp(step(scores, orders, 2 / 3)) == 0
-        assert slack(scores, depths_of(gpus), 2 / 3) == pytest.approx(share, abs=1e-4)
 
 
 @pytest.mark.parametrize(("gpus", "layers"), [(4, 8), (4, 10), (8, 3), (1, 5), (3, 1)])

@@ -12,14 +12,12 @@ from whorl.analysis.tuning.power_plan import (
     SyncJob,
     braked,
     expected_power,
-    expected_speed,
     plan_limits,
     plan_power,
     step_energy,
     step_time,
 )
 from whorl.benchmarks.tune import Setup, jobs_of, planted
-from whorl.simulation.load import WORKLOADS
 from whorl.tests.analysis.longhorn import needs_longhorn, raw
 from whorl.tests.sizes import count
 
@@ -98,19 +96,6 @@ def test_the_interval_of_the_saving_holds_the_range_of_waiting_power() -> None:
     assert plan.gains.slower.value == pytest.approx(0, abs=1e-5)
 
 
-def test_a_curve_with_holes_is_that_of_the_gpus_which_ran_there() -> None:
-    speed = RUNS.speed.copy()
-    speed[0, 1] = speed[2, 0] = np.nan
-    gang, limit_w = job([1.0, 1.0]), np.array([300.0, 400.0])
-    assert expected_speed(gang, ClassRuns(LIMITS, speed, RUNS.power_w), limit_w).tolist() == pytest.approx([0.8, 0.9])
-
-
-def test_the_noise_is_that_of_a_run() -> None:
-    assert noisy(0.002).noise() == pytest.approx(0.002, rel=0.2)
-    apart = ClassRuns(LIMITS, np.where(np.eye(3, dtype=np.bool_), RUNS.speed, np.nan), RUNS.power_w)
-    assert np.isnan(apart.noise()), "no GPU ran under two limits"
-
-
 def test_a_braked_gpu_stands_out_of_its_class_and_the_slowest_of_a_class_does_not() -> None:
     speed = np.exp(0.016 * np.random.default_rng(1).standard_normal(64))
     assert not braked(speed).any()
@@ -150,12 +135,6 @@ def test_simulated_jobs_save_energy_at_nearly_the_same_speed() -> None:
     ]
     assert np.mean(inside, axis=0).min() >= 0.9
     assert not any(done.braked for done in jobs)
-
-
-@pytest.mark.parametrize("workload", ["resnet", "bert"])
-def test_work_below_its_limit_gets_no_plan(workload: str) -> None:
-    jobs = list(jobs_of(Setup(work=WORKLOADS[workload]), 700))
-    assert {done.plan.refusal for done in jobs} == {PlanRefusal.NOT_HELD}
 
 
 def test_a_sensor_that_reads_low_spoils_no_plan() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 import sys
@@ -54,15 +53,6 @@ def noisy(task: TuningTask, seed: int, noise: float = 0.01) -> Callable[[Setting
     return measure
 
 
-def test_first_the_default_and_every_setting_once() -> None:
-    search = Search([Knob("power_limit_w", (300.0, 500.0, 700.0), 500.0), BATCH], TimeBound(max_slowdown=0.1))
-    assert search.suggest() == search.suggest() == {"power_limit_w": 500.0, "batch": 4.0}
-    settings = told(search, 99, service)
-    assert len(settings) == len({tuple(setting.values()) for setting in settings}) == 15
-    assert [trial.setting for trial in search.trials] == settings
-    assert search.suggest() is None
-
-
 def test_the_least_energy_within_the_bound_is_found() -> None:
     search = Search([LIMIT, BATCH], TimeBound(max_time_s=0.0100), noise=0.001)
     told(search, 14, service)
@@ -71,16 +61,6 @@ def test_the_least_energy_within_the_bound_is_found() -> None:
     energy, time_s = service(search.answer())
     assert time_s <= 0.0100
     assert energy <= 1.02 * least
-
-
-def test_a_search_that_is_resumed_goes_on_like_one_that_was_not() -> None:
-    bound = TimeBound(max_slowdown=0.2)
-    settings = told(Search([LIMIT, BATCH], bound, seed=5), 10, service)
-    resumed = Search([LIMIT, BATCH], bound, seed=5)
-    for line in [json.dumps(setting) for setting in settings[:6]]:
-        resumed.tell(json.loads(line), *service(json.loads(line)))
-    assert told(resumed, 4, service) == settings[6:]
-    assert told(Search([LIMIT, BATCH], bound, seed=6), 10, service) != settings
 
 
 def test_trials_that_nobody_suggested_count_and_the_default_still_comes_first() -> None:
@@ -120,32 +100,10 @@ def test_a_setting_that_is_measured_again_counts_with_its_mean_and_a_smaller_mar
     assert search.answer() == {"batch": 4.0}
 
 
-def test_a_trial_may_say_its_own_noise() -> None:
-    search = Search([BATCH], TimeBound(max_time_s=1.0), noise=0.01)
-    search.tell({"batch": 4.0}, 2.0, 0.9)
-    search.tell({"batch": 8.0}, 1.0, 0.97, noise=0.03)
-    assert search.answer() == {"batch": 4.0}
-
-
-def test_a_bound_that_nothing_meets_leaves_the_default() -> None:
-    search = Search([LIMIT, BATCH], TimeBound(max_time_s=1e-3))
-    assert len(told(search, 8, service)) == 8
-    assert search.answer() == search.default
-
-
 def test_one_knob_with_one_value_is_the_default() -> None:
     search = Search([Knob("batch", (4.0,), 4.0)], TimeBound(max_slowdown=0.0))
     assert told(search, 9, service) == [{"batch": 4.0}]
     assert search.answer() == {"batch": 4.0}
-
-
-@pytest.mark.parametrize("knobs", [[LIMIT], [LIMIT, Knob("batch", (4.0,), 4.0)]], ids=["alone", "beside a fixed one"])
-def test_a_single_knob(knobs: list[Knob]) -> None:
-    search = Search(knobs, TimeBound(max_slowdown=0.2), noise=0.001)
-    assert len(told(search, 10, service)) == 10
-    energies = {watts: service({"power_limit_w": watts}) for watts in LIMIT.values}
-    least = min(energy for energy, time_s in energies.values() if time_s <= 1.2 * energies[700.0][1])
-    assert service(search.answer())[0] <= 1.02 * least
 
 
 def test_a_grid_too_large_to_list() -> None:
@@ -165,14 +123,6 @@ def test_settings_that_fail_are_avoided() -> None:
     assert service(search.answer())[0] < service(search.default)[0]
     late = settings[8:]
     assert sum(setting["batch"] > 4 for setting in late) < 0.4 * len(late)  # 0.4: two of five batches
-
-
-def test_a_failure_of_a_setting_that_worked_before_takes_it_out() -> None:
-    search = Search([BATCH], TimeBound(max_slowdown=0.5))
-    search.tell({"batch": 4.0}, 2.0, 1.0)
-    search.tell({"batch": 8.0}, 1.0, 1.0)
-    search.tell({"batch": 8.0}, None, None)
-    assert search.answer() == {"batch": 4.0}
 
 
 def test_without_the_default_only_a_stated_time_is_a_bound() -> None:
@@ -329,27 +279,3 @@ def test_it_learns_which_axis_matters_and_how_sure_it_is() -> None:
     errors = np.abs(mean - surface(elsewhere))
     assert np.median(errors) < 0.1  # of values with a standard deviation of 0.7
     assert np.mean(errors < 2 * sd) > 0.9
-
-
-def test_a_noisy_value_counts_less() -> None:
-    points = np.array([[0.0], [0.5], [0.5], [1.0]])
-    values = np.array([0.0, 0.2, 1.0, 0.0])
-    process = Process().fit(points, values, np.array([0.01, 0.01, 1.0, 0.01]))
-    assert process.predict(np.array([[0.5]]))[0][0] == pytest.approx(0.2, abs=0.02)
-
-
-@pytest.mark.parametrize(
-    ("points", "values"),
-    [
-        (np.array([[0.3, 0.7]]), np.array([2.0])),
-        (np.tile([[0.3, 0.7]], (4, 1)), np.array([2.0, 2.01, 1.99, 2.0])),
-        (np.random.default_rng(3).random((5, 2)), np.full(5, 2.0)),
-        (np.random.default_rng(3).random((5, 9)), np.full(5, 2.0)),
-    ],
-    ids=["one point", "one point repeated", "equal values", "many axes"],
-)
-def test_little_to_learn_from(points: np.ndarray, values: np.ndarray) -> None:
-    mean, sd = Process(noise=0.01).fit(points, values).predict(np.ones((3, points.shape[1])))
-    np.testing.assert_allclose(mean, 2.0, atol=0.02)
-    assert (sd > 0).all()
-    assert np.isfinite(sd).all()

@@ -11,11 +11,10 @@ import pytest
 from whorl.analysis.tuning.search import Setting
 from whorl.analysis.tuning.stress import StressKnob, StressSearch
 from whorl.errors import InputError
-from whorl.tests.sizes import count, sample
+from whorl.tests.sizes import count
 
 GRID = tuple(float(v) for v in range(32))
 KNOBS = [StressKnob(f"knob{i}", GRID, 16.0, 0.0 if i >= 18 and i != 23 else None) for i in range(24)]
-DEFAULT = {knob.name: 16.0 for knob in KNOBS}
 RANDOM: dict[str, Any] = {"random_first": 1000}
 
 
@@ -79,42 +78,6 @@ def test_what_does_not_fit_is_never_suggested() -> None:
     assert any(setting["knob3"] * setting["knob4"] > 256 for setting in settings)
     with pytest.raises(InputError, match="default setting does not fit"):
         StressSearch(KNOBS, fits=lambda setting: False)
-
-
-def test_failed_trials_count_and_are_avoided() -> None:
-    """Half of the settings fail; a search that learns it fails in fewer than half of its later trials."""
-    fails = []
-    for seed in sample(range(12), short=3):
-        search = StressSearch(KNOBS, seed=seed)
-        for _ in range(40):
-            setting = search.suggest()
-            search.tell(setting, None if setting["knob5"] > 16 else value(setting))
-        fails += [trial.value is None for trial in search.trials[20:]]
-        assert len(search.trials) == 40
-    assert sum(fails) / len(fails) < 0.3
-
-
-def test_without_a_trial_that_succeeded_there_is_no_best() -> None:
-    search = StressSearch(KNOBS)
-    assert search.best is None
-    for _ in range(8):
-        search.tell(search.suggest(), None)
-    assert search.best is None
-    search.tell(search.suggest(), -3.0)
-    search.tell(search.suggest(), -2.0)
-    assert search.best is not None
-    assert search.best.value == -2.0
-
-
-def test_a_search_that_is_told_its_trials_again_goes_on_as_before() -> None:
-    search = searched(5, trials=14)
-    again = StressSearch(KNOBS, seed=5)
-    for trial in search.trials[:9]:
-        again.tell(trial.setting, trial.value)
-    for trial in search.trials[9:]:
-        assert again.suggest() == trial.setting
-        again.tell(trial.setting, trial.value)
-    assert searched(6, trials=3).trials[1:] != search.trials[1:3]
 
 
 def test_every_setting_of_a_small_space_is_tried_once() -> None:

@@ -40,19 +40,19 @@ def draw(
     """Runs of healthy GPUs of a population; `spread`, `run` and `day` are standard deviations of log times."""
     nodes = -(-gpus // PER_NODE)
     node = np.repeat(np.arange(nodes), PER_NODE)[:gpus]
-    own = spread * random.standard_normal(gpus)
+    of_gpus = spread * random.standard_normal(gpus)
     if population == "gamma silicon":
-        own = spread * (random.gamma(2, 1, gpus) - 2) / np.sqrt(2)
+        of_gpus = spread * (random.gamma(2, 1, gpus) - 2) / np.sqrt(2)
     elif population == "t5 silicon":
-        own = spread * random.standard_t(5, gpus) / np.sqrt(5 / 3)
+        of_gpus = spread * random.standard_t(5, gpus) / np.sqrt(5 / 3)
     elif population == "nodes share":
-        own = own + (spread * random.standard_normal(nodes))[node]
+        of_gpus = of_gpus + (spread * random.standard_normal(nodes))[node]
     elif population == "node tails":
-        own = own + (spread * random.standard_t(3, nodes))[node]
+        of_gpus = of_gpus + (spread * random.standard_t(3, nodes))[node]
     elif population == "dust":
-        own = own + np.where(random.random(nodes) < 0.03, random.uniform(0.02, 0.1, nodes), 0.0)[node]
+        of_gpus = of_gpus + np.where(random.random(nodes) < 0.03, random.uniform(0.02, 0.1, nodes), 0.0)[node]
     elif population == "revision":
-        own = 0.3 * own - 0.03 * (random.random(gpus) < 0.16)
+        of_gpus = 0.3 * of_gpus - 0.03 * (random.random(gpus) < 0.16)
     gpu = np.repeat(np.arange(gpus), sittings * runs)
     noise = run * random.standard_normal(len(gpu))
     if population == "t4 runs":
@@ -61,7 +61,7 @@ def draw(
         noise = noise + np.where(random.random(len(gpu)) < 1e-3, random.uniform(0.05, 0.5, len(gpu)), 0.0)
     days = np.tile(np.repeat(np.arange(sittings), runs), gpus)
     of_day = day * random.standard_normal((gpus, sittings))
-    x = own[gpu] + of_day[gpu, days] + noise
+    x = of_gpus[gpu] + of_day[gpu, days] + noise
     at = 20_000.0 + days + np.tile(np.arange(runs), gpus * sittings) / 1440
     return Runs(gpu, at, x, Fleet(node))
 
@@ -71,15 +71,15 @@ POPULATIONS = (
 )  # fmt: skip
 
 
-def compared(of: Runs) -> Compared:
+def compared(runs: Runs) -> Compared:
     """The comparison of a fleet's GPUs; there must be enough of them."""
-    found = compare(levels(of.gpu, of.at, of.x, len(of.fleet), step_of(of.x)), of.fleet)
-    assert found is not None
-    return found
+    comparison = compare(levels(runs.gpu, runs.at, runs.x, len(runs.fleet), step_of(runs.x)), runs.fleet)
+    assert comparison is not None
+    return comparison
 
 
-def named(found: Compared) -> npt.NDArray[np.bool_]:
+def named(comparison: Compared) -> npt.NDArray[np.bool_]:
     """(gpus,) those that a judge with this one look names."""
-    large = np.abs(found.effect) >= RELEVANT
-    p = np.where(large, found.p, 1.0)
+    large = np.abs(comparison.effect) >= RELEVANT
+    p = np.where(large, comparison.p, 1.0)
     return np.asarray((discoveries(p, len(p)) <= ERROR_RATE_ALONE) & (p <= MOST_P))

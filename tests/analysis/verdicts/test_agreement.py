@@ -44,18 +44,18 @@ def test_every_command_says_the_same_level_and_interval_of_a_gpu(tmp_path: Path)
     boards["vbios"] = ["new" if gpu >= BATCH else "old" for gpu in range(64)]
     store.append({"gpus": arrow_rows("gpus", boards)}, "boards")
     judgement = judge(store)
-    [verdict] = [one for one in judgement.rows if one.level == "gpu"]
+    [verdict] = [entry for entry in judgement.rows if entry.level == "gpu"]
     assert verdict.effect_pct is not None
-    assert any(one.level == "batch" and len(one.gpus) == 64 - BATCH for one in judgement.rows)
+    assert any(entry.level == "batch" and len(entry.gpus) == 64 - BATCH for entry in judgement.rows)
     workload = verdict.workloads[0]
     expected = pytest.approx((verdict.effect_pct, verdict.low_pct, verdict.high_pct, verdict.n))
 
-    [place] = [one for one in explain(store, verdict.name).places if one.workload == workload]
+    [place] = [entry for entry in explain(store, verdict.name).places if entry.workload == workload]
     assert (place.effect_pct, place.low_pct, place.high_pct, place.peers) == expected
 
     rows = fingerprint(Model(probed(store, every=True)))
-    of = (pl.col("gpu") == uuid(slow)) & (pl.col("workload") == workload) & (pl.col("figure") == "time")
-    row = rows.row(by_predicate=of, named=True)
+    of_gpu = (pl.col("gpu") == uuid(slow)) & (pl.col("workload") == workload) & (pl.col("figure") == "time")
+    row = rows.row(by_predicate=of_gpu, named=True)
     assert (*(100 * (row[f"ratio{end}"] - 1) for end in ("", "_low", "_high")), row["peers"]) == expected
 
     level = known(store, [uuid(slow)], [workload]).levels[uuid(slow)][workload]
@@ -73,18 +73,18 @@ def test_every_command_says_the_same_level_and_interval_of_a_gpu(tmp_path: Path)
     number = int(np.argmax(score.raw))
     unit = score.unit[number]
     assert 100 * (score.slow(score.raw)[slow] - 1) == pytest.approx(verdict.effect_pct, abs=0.1)
-    assert [one.vbios for one in score.references] == ["old", "new"]
+    assert [entry.vbios for entry in score.references] == ["old", "new"]
     belief = score.slow(score.belief)[number]
     long_run = (score.posterior.lower[unit], score.posterior.upper[unit])
     ends = [end[number] for end in in_another_sitting(judged.levels, belief, *long_run)]
     assert [score.slow(ends_)[number] for ends_ in (score.lower, score.upper)] == pytest.approx(ends)
 
     day = datetime.fromtimestamp(BEGAN_NS / 1e9, UTC).replace(tzinfo=None)
-    found = difference(store, day + timedelta(days=1), day + timedelta(days=1))
-    [step] = [one for one in found.steps if one.workload == workload]
+    changes = difference(store, day + timedelta(days=1), day + timedelta(days=1))
+    [step] = [entry for entry in changes.steps if entry.workload == workload]
     assert (step.n, step.moved) == (64, 0)
     plan = planned(store, [workload], budget_s=1e6, seconds=1.0, now=day + timedelta(days=3))
-    assert plan.decided.get("slow", 0) + sum(one.slow_chance > 0.5 for one in plan.gpus) == 1
+    assert plan.decided.get("slow", 0) + sum(entry.slow_chance > 0.5 for entry in plan.gpus) == 1
 
 
 @pytest.mark.parametrize(("days", "state"), [((0,), State.SUSPECTED), ((0, 2), State.CONFIRMED)])
@@ -96,20 +96,20 @@ def test_a_batch_is_confirmed_where_two_days_show_it(days: tuple[int, ...], stat
     boards = {"cluster": [CLUSTER] * 32, "gpu": [uuid(gpu) for gpu in range(32)], "first_seen": [BEGAN_NS + 1] * 32}
     boards["vbios"] = ["new" if gpu >= 20 else "old" for gpu in range(32)]
     store.append({"gpus": arrow_rows("gpus", boards)}, "boards")
-    (batch,) = [one for one in judge(store).rows if one.level is Level.BATCH]
+    (batch,) = [row for row in judge(store).rows if row.level is Level.BATCH]
     assert (batch.name, batch.state) == ("vbios new", state)
 
 
 def made(seed: int, changes: Mapping[int, Mapping[str, Change]] | None = None, sittings: int = 3) -> Probed:
-    found = fleet(changes, gpus=16, seed=seed, sittings=sittings)
+    result = fleet(changes, gpus=16, seed=seed, sittings=sittings)
     none = [pl.lit(None, pl.String).alias(name) for name in ("vbios", "driver", "job_id")]
-    runs = found.runs.with_columns(*none, probe_version=pl.lit("1"))
-    return replace(found, gpus=found.gpus.with_columns(none), runs=runs)
+    runs = result.runs.with_columns(*none, probe_version=pl.lit("1"))
+    return replace(result, gpus=result.gpus.with_columns(none), runs=runs)
 
 
 def told(campaign: Probed, workload: str = "gemm") -> Smallest:
-    [one] = [one for one in judged(campaign).smallest if one.workload == workload]
-    return one
+    [row] = [row for row in judged(campaign).smallest if row.workload == workload]
+    return row
 
 
 def middle(campaign: Probed, workload: str) -> int:
@@ -128,16 +128,16 @@ def test_a_larger_effect_is_named_and_a_smaller_one_is_not(seed: int) -> None:
     assert 1 <= limit.pct <= limit.any_clock_pct
     assert (limit.gpus, limit.sittings) == (16, 3)
     gpu = middle(healthy, "gemm")
-    for share, named in ((0.6, False), (1.5, True)):
+    for share, is_named in ((0.6, False), (1.5, True)):
         slow = made(seed, {gpu: {"gemm": {"slower": 1 + share * limit.pct / 100}}})
         rows = judged(slow).rows
-        assert any(row.name == f"n{gpu // 4}/{gpu % 4}" and "gemm" in row.workloads for row in rows) is named
+        assert any(row.name == f"n{gpu // 4}/{gpu % 4}" and "gemm" in row.workloads for row in rows) is is_named
 
 
 def test_one_run_of_each_gpu_names_none() -> None:
-    one = told(made(1, sittings=1))
-    assert (one.pct, one.any_clock_pct) == (None, None)
-    assert one.why is Gap.ALONE
+    row = told(made(1, sittings=1))
+    assert (row.pct, row.any_clock_pct) == (None, None)
+    assert row.why is Gap.ALONE
 
 
 def test_judging_does_not_load_what_takes_a_second_to_import() -> None:

@@ -23,7 +23,6 @@ from whorl.analysis.verdicts.states import (
     THROTTLED,
     TOP,
     UNDER,
-    WARM,
     WORK,
     Channel,
 )
@@ -42,20 +41,24 @@ GPU = "GPU-007"
 
 
 def effects(evidence: Evidence, gpu: str = GPU) -> dict[str, float]:
-    own = evidence.by_gpu.filter((pl.col("gpu") == gpu) & (pl.col("time") > pl.col("peers_time") + 0.005))
-    return {name: time - peers for name, time, peers in own.select("workload", "time", "peers_time").iter_rows()}
+    differing_rows = evidence.by_gpu.filter((pl.col("gpu") == gpu) & (pl.col("time") > pl.col("peers_time") + 0.005))
+    return {
+        name: time - peers for name, time, peers in differing_rows.select("workload", "time", "peers_time").iter_rows()
+    }
 
 
 def explained(campaign: Probed, gpu: str = GPU) -> Explanation:
     evidence = Evidence.of(campaign)
     slow = effects(evidence, gpu)
-    found = evidence.slow(gpu, slow)
-    assert sum(one.pct for one in found.causes) == pytest.approx(100 * math.expm1(max(slow.values())), abs=1e-9)
-    for one in found.causes:
-        assert one.low_pct is not None
-        assert one.high_pct is not None
-        assert one.low_pct <= one.pct <= one.high_pct
-    return found
+    explanation = evidence.slow(gpu, slow)
+    assert sum(cause.pct for cause in explanation.causes) == pytest.approx(
+        100 * math.expm1(max(slow.values())), abs=1e-9
+    )
+    for cause in explanation.causes:
+        assert cause.low_pct is not None
+        assert cause.high_pct is not None
+        assert cause.low_pct <= cause.pct <= cause.high_pct
+    return explanation
 
 
 CASES: dict[str, tuple[Mapping[str, Change], str, Kind]] = {
@@ -100,16 +103,16 @@ CASES: dict[str, tuple[Mapping[str, Change], str, Kind]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_each_cause_is_told_by_its_signs(case: str) -> None:
     change, main, kind = CASES[case]
-    found = explained(fleet({7: change}))
-    assert (found.main, found.kind) == (main, kind)
+    explanation = explained(fleet({7: change}))
+    assert (explanation.main, explanation.kind) == (main, kind)
 
 
 @pytest.mark.parametrize("power", [1.0, 0.9])
 def test_a_brake_is_named_only_where_a_counter_or_bit_says_so(power: float) -> None:
     """The same GPU, without reasons recorded: its clock is held, and nobody knows by what."""
     change = {"gemm": {"slower": 1.1, "clock": 0.98, "power": power}}
-    for told in (False, True):
-        assert Part.BRAKE not in {one.what for one in explained(fleet({7: change}, told=told)).causes}
+    for is_told in (False, True):
+        assert Part.BRAKE not in {cause.what for cause in explained(fleet({7: change}, told=is_told)).causes}
     held = explained(fleet({7: {"gemm": {"slower": 1.1, "clock": 0.98, "power": 0.9}}}, told=False))
     assert (held.main, held.kind) == (Part.UNTOLD, Kind.UNDER_CAP)
 
@@ -118,17 +121,17 @@ def test_errors_of_the_memory_are_named_beside_slow_memory() -> None:
     campaign = fleet({7: {"stream": {"slower": 1.03}}})
     xid = pl.DataFrame({"gpu": [GPU, GPU, "GPU-001"], "code": [63, 79, 63]}).join(campaign.events, on="gpu", how="left")
     xid = xid.select(pl.col(name) for name in campaign.events.columns)
-    found = explained(Probed("made", "", campaign.gpus, campaign.runs, xid))
-    assert found.main == Part.MEMORY
-    assert [(one.figure, one.value) for one in found.measured] == [(Quantity.XID, 63)]
+    explanation = explained(Probed("made", "", campaign.gpus, campaign.runs, xid))
+    assert explanation.main == Part.MEMORY
+    assert [(row.figure, row.value) for row in explanation.measured] == [(Quantity.XID, 63)]
 
 
 def test_a_lower_limit_takes_what_it_costs_and_the_cap_the_rest() -> None:
     """250 W instead of 300 W take 0.4 of the difference in ln power; 3 % more of clock are its silicon."""
     lower = (250 / 300) ** 0.4
     change = {"": {"limit_w": 250.0}, "gemm": {"power": 250 / 300, "clock": lower * 0.97}}
-    found = explained(fleet({7: change}))
-    parts = {one.what: one for one in found.causes}
+    explanation = explained(fleet({7: change}))
+    parts = {cause.what: cause for cause in explanation.causes}
     assert parts[Part.LIMIT].pct == pytest.approx(100 * 0.95 * -math.log(lower), rel=0.15)
     assert parts[Part.CAP].pct > 1
 
@@ -146,22 +149,22 @@ MISSING: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", MISSING)
-def test_what_is_missing_explains_nothing_and_breaks_nothing(what: str) -> None:
+@pytest.mark.parametrize("column", MISSING)
+def test_what_is_missing_explains_nothing_and_breaks_nothing(column: str) -> None:
     campaign = fleet({7: {"": {"slower": 1.08}}}, probes=[GEMM, STREAM])
-    everywhere = {name: pl.lit(value, campaign.runs.schema[name]) for name, value in MISSING[what].items()}
-    for where in (pl.col("gpu") == GPU, pl.lit(value=True)):
-        changed = (pl.when(where).then(value).otherwise(pl.col(name)).alias(name) for name, value in everywhere.items())
+    everywhere = {name: pl.lit(value, campaign.runs.schema[name]) for name, value in MISSING[column].items()}
+    for rows in (pl.col("gpu") == GPU, pl.lit(value=True)):
+        changed = (pl.when(rows).then(value).otherwise(pl.col(name)).alias(name) for name, value in everywhere.items())
         runs = campaign.runs.with_columns(*changed)
-        found = explained(Probed("made", "", campaign.gpus, runs, campaign.events))
-        assert found.main == Part.UNEXPLAINED
+        explanation = explained(Probed("made", "", campaign.gpus, runs, campaign.events))
+        assert explanation.main == Part.UNEXPLAINED
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 3])
 def test_few_gpus_give_no_error(gpus: int) -> None:
     evidence = Evidence.of(fleet(gpus=gpus, sittings=1))
-    found = evidence.slow("GPU-000", {"gemm": 0.05})
-    assert sum(one.pct for one in found.causes) == pytest.approx(100 * math.expm1(0.05), abs=1e-9)
+    explanation = evidence.slow("GPU-000", {"gemm": 0.05})
+    assert sum(cause.pct for cause in explanation.causes) == pytest.approx(100 * math.expm1(0.05), abs=1e-9)
     assert evidence.slow("GPU-000", {}).causes == ()
     assert evidence.slow("GPU-000", {"gemm": math.nan}).causes == ()
     assert evidence.slow("nobody", {"gemm": 0.05}).main == Part.UNEXPLAINED
@@ -172,7 +175,7 @@ def test_few_gpus_give_no_error(gpus: int) -> None:
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_gpu_that_is_slow_in_compute_at_its_clock_is_not_called_power_cap(*, alone: bool) -> None:
     """Caps hold clocks 1.8 % apart, by the luck of the silicon; what is rare of the slow GPUs is the rest."""
-    found = 0
+    explanation = 0
     for seed in range(4):
         drawn = fleet_of(np.random.default_rng([38, seed]), 64, "normal", faults=3, fault="compute", effect=0.03)
         runs = drawn.campaign.runs.filter((pl.col("workload") == "gemm") | (not alone))
@@ -180,11 +183,11 @@ def test_a_gpu_that_is_slow_in_compute_at_its_clock_is_not_called_power_cap(*, a
         for gpu in np.flatnonzero(drawn.faulty):
             verdict = verdicts.pop(drawn.names[gpu], None)
             if verdict is not None:
-                found += 1
+                explanation += 1
                 assert [cause.what for cause in verdict.causes] == [Part.UNEXPLAINED]
                 assert verdict.action == Action.RUN_FULL_SUITE
                 assert verdict.effect_pct == pytest.approx(verdict.causes[0].pct, abs=1e-9)
-    assert found >= 9
+    assert explanation >= 9
 
 
 def test_gpus_of_a_node_that_are_slow_alike_are_explained_together() -> None:
@@ -192,16 +195,16 @@ def test_gpus_of_a_node_that_are_slow_alike_are_explained_together() -> None:
     hot = {number: {"gemm": {"clock": 0.95, "temperature": 18, "power": 0.93}} for number in range(4, 8)}
     starved = {number: {"fma": {"slower": 1.1, "power": 0.88}} for number in range(8, 12)}
     evidence = Evidence.of(fleet(hot | starved))
-    found = evidence.slow([f"GPU-{number:03d}" for number in range(4, 8)], {"gemm": 0.05})
-    assert (found.main, found.kind) == (Part.HEAT, Kind.HOT)
-    found = evidence.slow([f"GPU-{number:03d}" for number in range(8, 12)], {"fma": 0.09})
-    assert found.kind == Kind.STARVED
-    assert found.action == Action.CHECK_HOST_OF_NODE
+    slowness = evidence.slow([f"GPU-{number:03d}" for number in range(4, 8)], {"gemm": 0.05})
+    assert (slowness.main, slowness.kind) == (Part.HEAT, Kind.HOT)
+    slowness = evidence.slow([f"GPU-{number:03d}" for number in range(8, 12)], {"fma": 0.09})
+    assert slowness.kind == Kind.STARVED
+    assert slowness.action == Action.CHECK_HOST_OF_NODE
 
 
 def differing(campaign: Probed) -> dict[Channel, dict[str, float]]:
     """By channel, the GPUs whose median differs from that of the fleet by what is relevant and by 4 robust sd."""
-    found: dict[Channel, dict[str, float]] = {}
+    explanation: dict[Channel, dict[str, float]] = {}
     for channel, all_rows in Evidence.of(campaign).channels().items():
         for rows in all_rows.partition_by("workload"):
             level = rows.group_by("gpu").agg(pl.col("value").median())
@@ -209,8 +212,8 @@ def differing(campaign: Probed) -> dict[Channel, dict[str, float]]:
             scale = max(1.4826 * float(over["value"].abs().median()), channel.floor)  # type: ignore[arg-type]
             far = over.filter((pl.col("value") >= channel.relevant) & (pl.col("value") > 4 * scale))
             if far.height:
-                found.setdefault(channel, {}).update(far.iter_rows())
-    return found
+                explanation.setdefault(channel, {}).update(far.iter_rows())
+    return explanation
 
 
 CHANNEL_CASES: dict[str, tuple[Mapping[str, Change], Channel]] = {
@@ -228,27 +231,9 @@ CHANNEL_CASES: dict[str, tuple[Mapping[str, Change], Channel]] = {
 @pytest.mark.parametrize("case", CHANNEL_CASES)
 def test_each_kind_shows_in_its_channel(case: str) -> None:
     change, channel = CHANNEL_CASES[case]
-    found = differing(fleet({7: change}))
-    assert list(found[channel]) == [GPU]
-    assert {gpu for gpus in found.values() for gpu in gpus} == {GPU}
-
-
-def test_one_probe_tells_heat_by_its_temperature() -> None:
-    found = differing(fleet({7: {"": {"temperature": 30}}}, probes=[GEMM]))
-    assert found == {WARM: {GPU: pytest.approx(30, abs=8)}}
-
-
-@pytest.mark.long(short=3)
-@pytest.mark.parametrize("gone", ["sm_clock_mhz", "power_w", "temperature_c", "clock_events", "energy"])
-def test_what_nobody_recorded_has_no_row(gone: str) -> None:
-    campaign = fleet(gpus=10)
-    runs = campaign.runs.with_columns(pl.lit(None, campaign.runs.schema[gone]).alias(gone))
-    had = {channel for channel, rows in Evidence.of(campaign).channels().items() if rows.height}
-    left = Evidence.of(Probed("made", "", campaign.gpus, runs, campaign.events)).channels()
-    assert not any(rows["value"].is_null().any() for rows in left.values())
-    needs = {"clock_events": {THROTTLED}, "temperature_c": {RISE}, "sm_clock_mhz": {TOP, UNDER, IDLING}}
-    needs |= {"power_w": {RISE, UNDER, IDLING, HUNGRY}, "energy": set()}
-    assert {channel for channel, rows in left.items() if rows.height} <= (had | {WARM}) - needs[gone]
+    by_channel = differing(fleet({7: change}))
+    assert list(by_channel[channel]) == [GPU]
+    assert {gpu for gpus in by_channel.values() for gpu in gpus} == {GPU}
 
 
 ROW = {"temperature": 82.0, "peers_temperature": 66.0}
@@ -267,22 +252,22 @@ def told(frame: pl.DataFrame) -> object:
 
 
 def test_runs_that_are_slower_with_less_power_are_held_by_heat() -> None:
-    found = by_heat(ROW, runs(20, -1.0), 1.5, np.random.default_rng(0))
-    assert found is not None
-    heat, rest = found.causes
-    assert (heat.what, rest.what) == (Part.HEAT, Part.UNEXPLAINED)
+    heat_causes = by_heat(ROW, runs(20, -1.0), 1.5, np.random.default_rng(0))
+    assert heat_causes is not None
+    heat, cap = heat_causes.causes
+    assert (heat.what, cap.what) == (Part.HEAT, Part.UNEXPLAINED)
     assert heat.pct > 1.4
-    assert heat.pct + rest.pct == pytest.approx(1.5)
+    assert heat.pct + cap.pct == pytest.approx(1.5)
     assert heat.low_pct is not None
     assert heat.high_pct is not None
     assert heat.low_pct <= heat.pct <= heat.high_pct <= 1.5
-    figures = {figure.figure: (figure.value, figure.peers) for figure in found.measured}
+    figures = {figure.figure: (figure.value, figure.peers) for figure in heat_causes.measured}
     assert figures[Quantity.TEMPERATURE] == (82.0, 66.0)
     slower, faster = figures[Quantity.POWER_OF_SLOWER_RUNS]
     assert slower is not None
     assert faster is not None
     assert slower < faster
-    assert found.action == Action.CLEAN_COOLING
+    assert heat_causes.action == Action.CLEAN_COOLING
 
 
 @pytest.mark.parametrize(
@@ -302,9 +287,9 @@ def test_else_nothing_is_said(frame: pl.DataFrame) -> None:
 
 @pytest.mark.parametrize("n", [2, 4, 12])
 def test_the_interval_of_an_unstable_gpu_holds_the_middle_of_its_sizes(n: int) -> None:
-    random, many = np.random.default_rng(3), count(4000, short=2000)
-    size = 0.02 * np.exp(random.normal(0, 0.4, many * n))
-    median, low, high = typical_size(size, np.repeat(np.arange(many), n), np.full(many, n))
+    random, draws = np.random.default_rng(3), count(4000, short=2000)
+    size = 0.02 * np.exp(random.normal(0, 0.4, draws * n))
+    median, low, high = typical_size(size, np.repeat(np.arange(draws), n), np.full(draws, n))
     holds = np.mean((low <= 0.02) & (high >= 0.02))
     assert 0.935 <= holds <= 0.99
     assert bool(((low <= median) & (median <= high)).all())

@@ -68,8 +68,8 @@ def judged(losses: Sequence[Loss], *, exchanged: bool = False) -> Findings:
     return places(*happened(losses, exchanged=exchanged), until=BEGAN + timedelta(seconds=YEAR))
 
 
-def names(found: Findings, kind: str) -> list[str]:
-    return [row.name.removeprefix(f"{kind} ") for row in found.rows if row.name.startswith(kind)]
+def names(judgement: Findings, kind: str) -> list[str]:
+    return [row.name.removeprefix(f"{kind} ") for row in judgement.rows if row.name.startswith(kind)]
 
 
 def stored(path: Path, events: pl.DataFrame, cards: pl.DataFrame, cluster: str = "c") -> Store:
@@ -89,7 +89,7 @@ def test_a_slot_that_loses_more_is_named_and_equal_slots_are_not() -> None:
     fleets = count(200, short=25)
     worse = [names(judged(drawn(seed, slot=3.0), exchanged=seed % 2 == 0), "slot") for seed in range(fleets)]
     equal = [names(judged(drawn(seed, node_spread=1.0), exchanged=seed % 2 == 0), "slot") for seed in range(fleets)]
-    assert sum("3" in named for named in worse) >= 0.7 * fleets
+    assert sum("3" in slots for slots in worse) >= 0.7 * fleets
     assert sum(map(bool, equal)) <= 0.12 * fleets
 
 
@@ -117,11 +117,11 @@ def test_a_slot_is_a_verdict_that_says_nothing_about_single_gpus(tmp_path: Path)
     row = judgement.rows[0]
     assert (row.level, row.name, row.kind, len(row.gpus)) == (Level.SLOT, "slot 3", Kind.LOSES, NODES)
     of_gpu = judgement.by_key(pl.DataFrame({"gpu": ["0-3-0"], "name": ["n0/3"]}))
-    assert not any(one.kind is Kind.LOSES for rows in of_gpu.values() for one in rows)
+    assert not any(entry.kind is Kind.LOSES for rows in of_gpu.values() for entry in rows)
     shared = CliRunner().invoke(cli, ["explain", "slot 3", "--store", str(store.root)])
     assert shared.exit_code == 0, shared.output
-    shown = CliRunner().invoke(cli, ["verdicts", "--store", str(store.root)]).output
-    assert "slot 3: loses GPUs" in shown
+    text = CliRunner().invoke(cli, ["verdicts", "--store", str(store.root)]).output
+    assert "slot 3: loses GPUs" in text
 
 
 @pytest.mark.parametrize(
@@ -149,11 +149,11 @@ def test_a_cage_that_loses_more_is_named_where_names_of_nodes_tell_it() -> None:
     cards = [(f"G{place}", name, 0, name.split("c")[1], None, BEGAN) for place, (name, _) in enumerate(sites)]
     at = [BEGAN + timedelta(seconds=random.uniform(0, YEAR)) for _ in lost]
     events = [(ts, f"G{place}", sites[place][0], None, 79) for place, ts in zip(lost, at, strict=True)]
-    found = places(
+    judgement = places(
         pl.DataFrame(events, schema=EVENTS, orient="row"), pl.DataFrame(cards, schema=CARDS, orient="row"),
         until=BEGAN + timedelta(seconds=YEAR),
     )  # fmt: skip
-    assert [row.name for row in found.rows] == ["cage 2"]
+    assert [row.name for row in judgement.rows] == ["cage 2"]
 
 
 def test_a_card_that_is_not_known_has_the_slot_of_its_address() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,21 +10,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import whorl
 from whorl.analysis.replay.engine import replay
-from whorl.analysis.replay.jobs import Job, Trace
+from whorl.analysis.replay.jobs import Job, Piece, Trace, read_plans, with_plan
 from whorl.analysis.replay.options import Options
 from whorl.analysis.replay.policies.filling import Burst, PartialBackpropagation
 from whorl.analysis.replay.policies.policy import Policy
 from whorl.analysis.replay.tables import ANY_WIDTH, Pairs
 from whorl.analysis.replay.world import World
-from whorl.analysis.training.burst import BurstQuestion, plan_burst, read_network, read_profile, stretched
+from whorl.analysis.training.burst import BurstQuestion, plan_burst, read_network, read_profile
 from whorl.analysis.training.gang import depths_of, slack, step
+from whorl.errors import InputError
+from whorl.tests.burst_files import BATCH, write_files
 
 DEEPPOOL = Path(__file__).parents[3].parent / "shared" / "data" / "schedulers" / "deeppool"
 LONG_S = 1e6
 BATCH_8 = 474.0
 """Samples a second of VGG16 at batch 8 on one GPU: what fills the idle time."""
-STAGES = ((4, 0.6), (2, 0.3), (1, 0.1))
 
 
 def beside(leader: Job, world: World, policy: type[Policy]) -> tuple[float, list[float]]:
@@ -50,17 +53,6 @@ def test_background_jobs_fill_what_bursts_leave(batch: int, gpus: int, low: floa
         assert end_s == pytest.approx(1000)
         gains.append(parallel_ms / plan.time_ms + sum(work_s) / end_s * BATCH_8 / (batch / parallel_ms * 1000))
     assert gains == pytest.approx([low, high], abs=0.006)
-
-
-def test_the_fastest_gpu_works_in_all_stages() -> None:
-    scores = [1.1, 0.9, 1.0, 1.05, 1.3, 1.3, 1.3, 1.3]
-    world = World.regular(2, 4, {"w": scores})
-    job = Job("a", 0, 4, 1000, "w", stages=STAGES)
-    in_roles = 1000 * stretched(np.sort(scores[:4]), STAGES)
-    assert replay(Trace("t", (job,)), world, Burst).finish_s == pytest.approx([in_roles])
-    flat = float(replay(Trace("t", (job,)), world.flat(), Burst).finish_s[0])
-    assert flat == pytest.approx(1000 * stretched(np.array(scores[:4]), STAGES))
-    assert flat > in_roles
 
 
 @pytest.mark.parametrize("gpus", [2, 4, 8, 16])
@@ -98,3 +90,38 @@ def test_guests_only_where_a_pair_fits_and_the_leader_loses_less(
     jobs = Job("a", 0, 2, 100, model="lead", stages=((2, 0.5), (1, 0.5))), Job("b", 0, 1, 100, model="guest")
     finish_s = replay(Trace("t", jobs), world, Burst, options=Options()).finish_s
     assert finish_s == pytest.approx([100, ends])
+
+
+# -- burst jobs --------------------------------------------------------------------------------------------------------
+# Jobs of a trace with the plans of `whorl advise burst`.
+
+
+def test_jobs_of_a_planned_model_get_its_stages_and_less_work(tmp_path: Path) -> None:
+    reply = whorl.advise_burst(*write_files(tmp_path), batch=BATCH, gpus=[2, 4], limit="1e9,data-parallel")
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(reply.json()))
+    planned = [row.plan for row in reply.result.rows]
+    pieces = (Piece(60.0, 1, BATCH), Piece(40.0, 1, BATCH))
+    jobs = (
+        Job("a", 0, 4, 100, model="small", pieces=pieces),
+        Job("b", 0, 3, 100, model="small"),
+        Job("c", 0, 4, 100, model="other"),
+        Job("d", 0, 1, 100, model="small"),
+    )
+    trace = with_plan(Trace("t", jobs), {"small": read_plans(path)})
+    first, *others = trace.jobs
+    assert first.gpus == planned[2].width
+    assert first.stages == planned[2].stages
+    assert first.ideal_s == pytest.approx(100 * planned[2].time_ms / planned[3].time_ms)
+    assert sum(piece.work_s for piece in first.pieces) == pytest.approx(first.ideal_s)
+    assert others == list(jobs[1:])
+    assert len(trace.notes) == 1, "no plan for three GPUs"
+    with pytest.raises(InputError, match="vgg16"):
+        with_plan(Trace("t", jobs), {"vgg16": read_plans(path)})
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"schema": "whorl.advise.burst/1", "rows": [{"limit": 2}]}', "x"])
+def test_another_file_is_no_plan(text: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(InputError, match=r"plan\.json"):
+        read_plans(tmp_path / "plan.json")
