@@ -21,7 +21,7 @@ COLUMNS = (
 NEWER = (*COLUMNS, "Restarts", "Planned", "Licenses")  # a field that whorl reads, and two that it does not
 
 
-def job(number: int, gpus: int = 4, nodes: str = "n01", count: int = 1, **other: Any) -> dict[str, str]:
+def job(number: int, gpus: int = 4, nodes: str = "n01", count: int = 1, **options: Any) -> dict[str, str]:
     """A job of `gpus` GPUs that ran from T0 + 100 to T0 + 700."""
     gres = f"gres/gpu:v100={gpus},gres/gpu={gpus}," if gpus else ""
     row = {
@@ -32,7 +32,7 @@ def job(number: int, gpus: int = 4, nodes: str = "n01", count: int = 1, **other:
         "AllocTRES": f"billing=8,cpu=8,{gres}mem=4000M,node={count}", "ConsumedEnergyRaw": 0, "Restarts": 0,
         "Planned": "00:01:40", "Licenses": "",
     }  # fmt: skip
-    return {key: str(value) for key, value in (row | other).items()}
+    return {key: str(value) for key, value in (row | options).items()}
 
 
 def text(*rows: dict[str, str], columns: tuple[str, ...] = COLUMNS, delimiter: str = "|") -> str:
@@ -40,8 +40,8 @@ def text(*rows: dict[str, str], columns: tuple[str, ...] = COLUMNS, delimiter: s
     return "".join(delimiter.join(line) + "\n" for line in lines)
 
 
-def saved(path: Path, *rows: dict[str, str], **how: Any) -> Path:
-    path.write_text(text(*rows, **how))
+def saved(path: Path, *rows: dict[str, str], **options: Any) -> Path:
+    path.write_text(text(*rows, **options))
     return path
 
 
@@ -49,7 +49,7 @@ def utc(seconds: int) -> dt.datetime:
     return dt.datetime.fromtimestamp(seconds, dt.UTC).replace(tzinfo=None)
 
 
-def know_gpus(store: Store, *nodes: str, each: int = 4, seen: int = T0 - 86_400, **more: Any) -> None:
+def know_gpus(store: Store, *nodes: str, each: int = 4, seen: int = T0 - 86_400, **options: Any) -> None:
     """The store knows the GPUs GPU-NODE-SLOT of some nodes since `seen`."""
     rows: dict[str, Any] = {
         "gpu": [f"GPU-{node}-{slot}" for node in nodes for slot in range(each)],
@@ -58,7 +58,7 @@ def know_gpus(store: Store, *nodes: str, each: int = 4, seen: int = T0 - 86_400,
     }
     number = len(rows["gpu"])
     rows |= {"cluster": ["whorl"] * number, "uuid": rows["gpu"], "first_seen": [utc(seen)] * number}
-    rows |= {key: [value] * number for key, value in more.items()}
+    rows |= {key: [value] * number for key, value in options.items()}
     store.append({"gpus": arrow_rows("gpus", rows)}, f"gpus-{nodes[0]}-{len(nodes)}-{seen}")
 
 

@@ -71,16 +71,16 @@ class Board:
         if any(a <= at < b for a, b in self.lost):
             return {}
         update = (np.floor((at - self.phase_s) / self.period_s)) * self.period_s + self.phase_s
-        found = {}
+        energies = {}
         if self.shows_power:
             mean = self.used(update - self.period_s, update) / self.period_s
-            found["power_mw"] = round(1000 * ((1 + self.gain) * mean + self.offset_w))
-            found["power_window_ms"] = round(1000 * self.period_s)
+            energies["power_mw"] = round(1000 * ((1 + self.gain) * mean + self.offset_w))
+            energies["power_window_ms"] = round(1000 * self.period_s)
         if self.counter:
-            since = max([0.0, *(one for one in self.resets if one <= update)])
+            since = max([0.0, *(reset for reset in self.resets if reset <= update)])
             read = (1 + self.gain) * self.used(since, update) + self.offset_w * (update - since)
-            found["energy_mj"] = round(1000 * read) + (0 if self.resets and since else 5_000_000)
-        return found
+            energies["energy_mj"] = round(1000 * read) + (0 if self.resets and since else 5_000_000)
+        return energies
 
 
 class Boards(Backend):
@@ -113,11 +113,11 @@ class Boards(Backend):
         self.gpus_read = list(gpus)
         for gpu in gpus:
             self.reads += 1
-            shown = self.boards[self._names.index(gpu)].readings(self.clock.now_s)
-            statuses = bytearray([Status.UNSUPPORTED if shown else Status.LOST]) * len(METRICS)
-            for name in shown:
+            gpu_names = self.boards[self._names.index(gpu)].readings(self.clock.now_s)
+            statuses = bytearray([Status.UNSUPPORTED if gpu_names else Status.LOST]) * len(METRICS)
+            for name in gpu_names:
                 statuses[ROW[name]] = Status.OK
-            yield Reading(gpu, [shown.get(METRICS[row].name, 0) for row in FAST], bytes(statuses))
+            yield Reading(gpu, [gpu_names.get(METRICS[row].name, 0) for row in FAST], bytes(statuses))
 
     def close(self) -> list[Event]:
         self.closed += 1

@@ -63,14 +63,6 @@ def test_what_is_asked_for_is_in_the_script_of_slurm() -> None:
     assert setup < command
 
 
-def test_a_site_has_its_own_template(tmp_path: Path) -> None:
-    template = tmp_path / "template.yaml"
-    template.write_text("node: {{node}}\n  - {{ option }}\nlimit: {{walltime}} {{seconds}}\nplain\n")
-    assert render("slurm", FULL, template) == (
-        "node: n01\n  - --constraint=a100\n  - --reservation=acceptance\nlimit: 01:30:00 5400\nplain\n"
-    )
-
-
 def test_what_cannot_be_rendered_is_said(tmp_path: Path) -> None:
     template = tmp_path / "template.sh"
     template.write_text("#!/bin/bash\n#SBATCH -w {{nodes}}\n")
@@ -82,42 +74,6 @@ def test_what_cannot_be_rendered_is_said(tmp_path: Path) -> None:
         render("slurm", FULL, tmp_path / "missing.sh")
     with pytest.raises(InputError, match=r"no template for 'cobalt'; there are .*slurm"):
         render("cobalt", FULL)
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "full_job", "bare_job"),
-    [
-        (
-            "pbs",
-            """-N whorl-autumn-n01;-v WHORL_JOB=whorl:autumn:n01
-            -l select=1:ncpus=4:ngpus=4:host=n01;-l place=exclhost;-l walltime=01:30:00
-            -q batch;-A physics;-p -1024;-r y;-j oe;-o /logs/n01.out;--constraint=a100;--reservation=acceptance""",
-            "-l select=1:ncpus=4:ngpus=4;-q;-A;-o",
-        ),
-        (
-            "lsf",
-            """-J whorl-autumn-n01;-Jd whorl:autumn:n01
-            -n 4;-R "span[hosts=1]";-m n01;-x;-gpu "num=4:mode=shared:j_exclusive=yes";-W 90
-            -q batch;-P physics;-r;-o /logs/n01.out;--constraint=a100;--reservation=acceptance""",
-            "-m;-q;-P;-o",
-        ),
-        (
-            "flux",
-            """--job-name=whorl:autumn:n01;--nodes=1;--nslots=1;--gpus-per-slot=4;--exclusive;--requires=host:n01
-            --time-limit=90m;--queue=batch;--bank=physics;--urgency=1;--output=/logs/n01.out
-            --constraint=a100;--reservation=acceptance""",
-            "--requires;--queue;--bank;--output",
-        ),
-    ],
-)
-def test_the_directives_of_other_schedulers(scheduler: str, full_job: str, bare_job: str) -> None:
-    full, bare = directives(scheduler, FULL), directives(scheduler, BARE)
-    assert full == re.split(r";|\n\s*", full_job)
-    for option in bare_job.split(";"):
-        if "=" in option:
-            assert option in bare, "the same without the node"
-        else:
-            assert not [line for line in bare if re.match(rf"{option}\b", line)]
 
 
 def directives(scheduler: str, job: BatchJob) -> list[str]:

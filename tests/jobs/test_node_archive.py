@@ -42,8 +42,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_archive, "_node_packages", lambda: ["click", "nvidia-ml-py"])
-        made = pack(folder / "small.tar.gz")
-    assert made.bytes == (folder / "small.tar.gz").stat().st_size
+        archive = pack(folder / "small.tar.gz")
+    assert archive.bytes == (folder / "small.tar.gz").stat().st_size
     return unpacked(folder / "small.tar.gz", folder / "elsewhere")
 
 
@@ -53,10 +53,10 @@ def test_it_runs_without_an_installation(small: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("whorl, version ")
     code = "import pynvml, whorl; print(whorl.__file__)"
-    where = subprocess.run(
+    folder_of_whorl = subprocess.run(
         [BARE, "-s", "-c", code], env={"PYTHONPATH": str(small / "lib")}, capture_output=True, text=True, check=True
     )
-    assert Path(where.stdout.strip()).is_relative_to(small)
+    assert Path(folder_of_whorl.stdout.strip()).is_relative_to(small)
     linked = small.parent / "whorl"
     linked.symlink_to(small / "bin" / "whorl")
     assert subprocess.run([linked, "--version"], env={"PATH": os.environ["PATH"], "WHORL_PYTHON": BARE}).returncode == 0

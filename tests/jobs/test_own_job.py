@@ -17,10 +17,9 @@ import whorl
 from whorl.cli import cli
 from whorl.cli.answers.job import show_job
 from whorl.collectors import job_process
-from whorl.collectors.allocation import current_job, job_gpus
 from whorl.collectors.backend import Device
 from whorl.collectors.job_process import JobCommand
-from whorl.collectors.job_readings import GpusTakenError, GpuSums, JobPart
+from whorl.collectors.job_readings import GpusTakenError, JobPart
 from whorl.errors import InputError
 from whorl.store.schema import arrow_rows
 from whorl.store.system import children
@@ -51,64 +50,6 @@ def node(*models: str) -> list[Device]:
 FOUR = node(*["H100"] * 4)
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": "/home/a"}, ("slurm", "7", 0, "/home/a/whorl-job-7")),
-        ({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}, ("slurm", "7", 2, "whorl-job-7")),
-        (
-            {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0"},
-            ("slurm", "7_0", 0, "whorl-job-7_0"),
-        ),
-        ({"PBS_JOBID": "7[3].pbs01", "PBS_O_WORKDIR": "/w"}, ("pbs", "7_3", 0, "/w/whorl-job-7_3")),
-        ({"PBS_JOBID": "7.pbs01.site"}, ("pbs", "7", 0, "whorl-job-7")),
-        ({"LSB_JOBID": "7", "LSB_JOBINDEX": "0"}, ("lsf", "7", 0, "whorl-job-7")),
-        ({"LSB_JOBID": "7", "LSB_JOBINDEX": "4", "LS_SUBCWD": "/w"}, ("lsf", "7_4", 0, "/w/whorl-job-7_4")),
-        ({"FLUX_JOB_ID": "ƒA/ƒB", "SLURM_JOB_ID": "7"}, ("flux", "fA/fB", 0, "whorl-job-fA_fB")),
-    ],
-)
-def test_what_a_scheduler_says_of_a_job(environment: dict[str, str], expected: tuple[str, str, int, str]) -> None:
-    batch_job = current_job(environment)
-    assert (batch_job.scheduler, batch_job.job_id, batch_job.restarts, str(batch_job.folder)) == expected
-
-
-@pytest.mark.parametrize(
-    ("environment", "devices", "expected"),
-    [
-        ({}, FOUR, [0, 1, 2, 3]),
-        ({"CUDA_VISIBLE_DEVICES": "2,3"}, FOUR, [2, 3]),
-        ({"CUDA_VISIBLE_DEVICES": "2,-1,3"}, FOUR, [2]),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-1a1, gpu-3A"}, FOUR, [1, 3]),
-        ({"SLURM_STEP_GPUS": "3", "SLURM_JOB_GPUS": "2,3"}, FOUR, [3]),
-        ({"SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0"}, FOUR, [0]),
-        # The scheduler hides the other GPUs: the driver lists two, which CUDA counts from 0 and Slurm does not.
-        ({"CUDA_VISIBLE_DEVICES": "0,1"}, FOUR[:2], [0, 1]),
-        ({"CUDA_VISIBLE_DEVICES": "1"}, FOUR[2:], [3]),
-        ({"SLURM_STEP_GPUS": "6,7"}, FOUR[:2], [0, 1]),
-        # CUDA's own order does not matter where the job has all, or was told to count as the driver does.
-        ({"CUDA_VISIBLE_DEVICES": "1,0"}, node("H100", "A100"), [0, 1]),
-        ({"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, node("H100", "A100"), [1]),
-    ],
-)
-def test_which_gpus_a_job_has(environment: dict[str, str], devices: list[Device], expected: list[int]) -> None:
-    chosen, note = job_gpus(devices, environment)
-    assert ([device.row["nvml_index"] for device in chosen], note) == (expected, None)
-
-
-@pytest.mark.parametrize(
-    ("environment", "devices", "fragment"),
-    [
-        ({"CUDA_VISIBLE_DEVICES": ""}, FOUR, "no GPU is chosen"),
-        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, FOUR, "no GPU is chosen"),
-        ({"CUDA_VISIBLE_DEVICES": "7"}, FOUR, "shows no such GPU"),
-        ({"CUDA_VISIBLE_DEVICES": "0"}, node("H100", "A100"), "CUDA_DEVICE_ORDER"),
-    ],
-)
-def test_a_job_without_a_gpu_that_is_certain(environment: dict[str, str], devices: list[Device], fragment: str) -> None:
-    with pytest.raises(InputError, match=fragment):
-        job_gpus(devices, environment)
-
-
 def test_a_mig_instance_comes_with_its_gpu_and_a_gpu_with_its_instances(monkeypatch: pytest.MonkeyPatch) -> None:
     instances = [Device(f"MIG-{number}", {}, parent="GPU-1a1") for number in range(2)]
     devices = [*FOUR, *instances]
@@ -117,40 +58,6 @@ def test_a_mig_instance_comes_with_its_gpu_and_a_gpu_with_its_instances(monkeypa
         part = JobPart("n1")
         for _ in range(2):  # the loop asks again and again
             assert [device.gpu for device in part.among(devices)] == expected
-
-
-def test_the_summary_of_a_gpu() -> None:
-    sums = GpuSums("NVIDIA H100 80GB HBM3")
-    counter = [0, 300_000, 600_000, 100_000, 400_000]  # mJ; it began anew at the third step
-    for second, energy in enumerate(counter):
-        mask = 0x4 if second < 2 else 0x1
-        sums.add(float(second), [None, 300_000 + second, energy, 1500 + second, 60 + second, 90, mask])
-    sums.pause()
-    sums.add(1000.0, [400_000, 1, 1_000_000, None, None, None, None])  # the next run; the instantaneous power counts
-    sums.events["xid"] += 1
-    summary = sums.summary("GPU-1", name="n1/0", node="n1", shared=False)
-    assert (summary.readings, summary.power_max_w) == (6, 400.0)
-    assert summary.power_mean_w == pytest.approx((5 * 300.002 + 400) / 6)
-    assert (summary.sm_clock_mean_mhz, summary.temperature_max_c, summary.utilization_mean_pct) == (1502.0, 64.0, 90.0)
-    assert summary.throttled == {"power_cap": 0.4}
-    assert (summary.energy_j, summary.energy_s, summary.energy_from) == (900.0, 3.0, "counter")
-    assert summary.energy_low_j is not None
-    assert summary.energy_high_j is not None
-    assert summary.energy_low_j < 900 < summary.energy_high_j
-    assert summary.events == {"xid": 1}
-
-
-@pytest.mark.parametrize(
-    ("model", "counter", "expected"),
-    [("NVIDIA H100", 1_000_000, (1000.0, "counter")), ("NVIDIA GH200 480GB", 1_000_000, (600.0, "power")),
-     ("NVIDIA H100", None, (600.0, "power"))],
-)  # fmt: skip
-def test_energy_is_of_the_gpu_alone(model: str, counter: int | None, expected: tuple[float, str]) -> None:
-    sums = GpuSums(model)
-    sums.add(0.0, [None, 300_000, counter and 0, None, None, None, None])
-    sums.add(2.0, [None, 300_000, counter, None, None, None, None])
-    summary = sums.summary("GPU-1", name="n1/0", node="n1", shared=False)
-    assert (summary.energy_j, summary.energy_from) == expected
 
 
 # -- the collector ------------------------------------------------------------------------------------------
@@ -182,14 +89,14 @@ def test_a_job_that_is_requeued_adds_to_its_folder(monkeypatch: pytest.MonkeyPat
         documents.append(json.loads(result.stdout))
         assert "whorl jobs show --store whorl-job-7 --fleet FLEET" in result.stderr
     assert [(d["schema"], d["job_id"], d["restarts"]) for d in documents] == [("whorl.job/1", "7", n) for n in (0, 1)]
-    both = show_job("whorl-job-7").json()
-    assert [gpu["name"] for gpu in both["gpus"]] == ["n1/1", "n1/3"]
-    for gpu, *runs in zip(both["gpus"], *(document["gpus"] for document in documents), strict=True):
+    pair = show_job("whorl-job-7").json()
+    assert [gpu["name"] for gpu in pair["gpus"]] == ["n1/1", "n1/3"]
+    for gpu, *runs in zip(pair["gpus"], *(document["gpus"] for document in documents), strict=True):
         assert gpu["readings"] == sum(run["readings"] for run in runs)
         assert gpu["energy_j"] == pytest.approx(sum(run["energy_j"] for run in runs))
         assert gpu["power_max_w"] == max(run["power_max_w"] for run in runs)
         assert gpu["energy_low_j"] < gpu["energy_j"] < gpu["energy_high_j"]
-    assert [document["total"]["gpus"] for document in (*documents, both)] == [2, 2, 2]
+    assert [document["total"]["gpus"] for document in (*documents, pair)] == [2, 2, 2]
 
 
 def test_what_seals_is_not_ended_by_the_signal_that_ends_a_job() -> None:
@@ -271,17 +178,6 @@ def test_a_block_of_python_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [gpu["name"].endswith("/2") for gpu in summary.json()["gpus"]] == [True]
     assert summary.frame["readings"][0] >= 1
     assert same.summary().json()["gpus"] == []
-
-
-def test_a_block_runs_where_nothing_can_be_measured(caplog: pytest.LogCaptureFixture) -> None:
-    Path("file").write_text("")
-    with whorl.collect("file", for_job=True, backend="simulated") as job:
-        worked = True
-    assert worked
-    assert job.problem is not None
-    assert "file" in job.problem
-    assert (job.summary().json()["gpus"], job.summary().notes) == ([], (job.problem,))
-    assert len(caplog.records) == 1
 
 
 # -- over the driver, and beside a fleet --------------------------------------------------------------------

@@ -38,8 +38,8 @@ def whorl(store: Store, *arguments: str | Path) -> Result:
 def test_a_job_is_stored_with_what_accounting_says(run: Any, store: Store) -> None:
     run(job(7, 2, ExitCode="3:9", State="CANCELLED by 1001", ConsumedEnergyRaw=1234))
     (row,) = store.sql("select * from jobs_now").to_pylist()
-    known = {key: value for key, value in row.items() if value is not None and key not in ("recorded", "import_id")}
-    assert known == {
+    filled = {key: value for key, value in row.items() if value is not None and key not in ("recorded", "import_id")}
+    assert filled == {
         "cluster": "whorl", "allocation": f"7@{T0}", "job_id": "7", "raw_id": "7", "user": "alice",
         "account": "physics", "partition": "batch", "qos": "normal", "state": "CANCELLED", "exit_code": 3,
         "exit_signal": 9, "submitted": utc(T0), "eligible": utc(T0), "began": utc(T0 + 100), "ended": utc(T0 + 700),
@@ -93,20 +93,6 @@ def test_array_tasks_requeues_and_parts_of_a_job_are_allocations_of_their_own(ru
     assert report.lines == report.allocations + sum(report.passed.values())
 
 
-def test_steps_are_part_of_their_job_and_their_energy_counts(run: Any, store: Store) -> None:
-    """A job's own energy lacks its batch step's; the extern step has everything; steps side by side add up."""
-    batch = [job(1, JobIDRaw=f"1.{name}", ConsumedEnergyRaw=joule) for name, joule in (("batch", 3000), ("0", 1200))]
-    steps = [job(2, JobIDRaw=f"2.{number}", ConsumedEnergyRaw=500) for number in range(3)]
-    report = run(job(1, ConsumedEnergyRaw=1200), *batch, job(2, ConsumedEnergyRaw=500), *steps, job(3))
-    assert now(store, "job_id, job_energy_j") == [("1", 3000), ("2", 1500), ("3", None)]
-    assert report.passed == {"steps": 5}
-
-
-def test_the_fields_of_newer_versions_are_read_and_unknown_ones_passed_over(run: Any, store: Store) -> None:
-    run(job(1, Restarts=2, AllocTRES="cpu=1,gres/gpu:1g.10gb=1,gres/gpu=1", Planned="x|y"[:1]), columns=NEWER)
-    assert now(store, "restart, gpu_type, job_gpus") == [(2, "1g.10gb", 1)]
-
-
 def test_the_output_of_sacct_p_and_a_packed_csv_are_read(store: Store, tmp_path: Path) -> None:
     plain = text(job(1))
     quoted = "\n".join(",".join(f'"{cell}"' for cell in line.split("|")) for line in text(job(2)).splitlines())
@@ -143,15 +129,15 @@ def test_gpus_on_which_a_collector_saw_a_job_are_its_gpus_where_they_are_as_many
     run: Any, store: Store
 ) -> None:
     """Job 1 had two GPUs and used both; job 2 used one of two; job 3 ran before the one that was seen."""
-    seen = [("1", 0, 300), ("1", 1, 300), ("2", 2, 300), ("3", 3, 90_000)]
+    readings = [("1", 0, 300), ("1", 1, 300), ("2", 2, 300), ("3", 3, 90_000)]
     rows: dict[str, list[Any]] = {
         "cluster": ["whorl"] * 4,
-        "allocation": [f"{number}@n01@{began}" for number, _, began in seen],
-        "raw_id": [number for number, _, _ in seen],
-        "job_id": [number for number, _, _ in seen],
+        "allocation": [f"{number}@n01@{began}" for number, _, began in readings],
+        "raw_id": [number for number, _, _ in readings],
+        "job_id": [number for number, _, _ in readings],
         "node": ["n01"] * 4,
-        "gpu": [f"GPU-n01-{slot}" for _, slot, _ in seen],
-        "began": [utc(T0 + began) for _, _, began in seen],
+        "gpu": [f"GPU-n01-{slot}" for _, slot, _ in readings],
+        "began": [utc(T0 + began) for _, _, began in readings],
         "share": [1.0] * 4,
         "source": ["cgroup"] * 4,
         "gpu_from": ["process"] * 4,
@@ -217,13 +203,6 @@ def test_a_store_that_knows_a_part_of_a_node_names_no_gpu(run: Any, store: Store
         run(job(1), gpus_per_node=["n01:4"])
 
 
-def test_parts_of_gpus_and_mig_instances_are_not_guessed(run: Any, store: Store) -> None:
-    know_gpus(store, "n01", each=1)
-    know_gpus(store, "n02", each=2, parent="GPU-whole")
-    run(job(1, 1, AllocTRES="cpu=1,gres/shard=4"), job(2, 2, "n02", AllocTRES="gres/gpu:1g.10gb=2,gres/gpu=2"))
-    assert now(store, "job_id, gpu, share, node_gpus") == [("1", None, None, None), ("2", None, None, 2)]
-
-
 def test_what_is_named_follows_from_what_is_known(run: Any, store: Store) -> None:
     """Random jobs on random nodes, compared with the rule in plain words: all GPUs of all nodes, or none."""
     random, has = Random(7), {}
@@ -245,9 +224,9 @@ def test_what_is_named_follows_from_what_is_known(run: Any, store: Store) -> Non
     for name, node, gpu in now(store):
         gpus_found.setdefault(name, []).append((node, gpu))
     for name, (nodes, gpus) in random_jobs.items():
-        every = [(node, f"GPU-{node}-{slot}") for node in sorted(nodes) for slot in range(has[node])]
-        certain = gpus == len(every) and all(has[node] for node in nodes)
-        assert gpus_found[name] == (every if certain else [(node, None) for node in sorted(nodes)]), name
+        all_gpus = [(node, f"GPU-{node}-{slot}") for node in sorted(nodes) for slot in range(has[node])]
+        certain = gpus == len(all_gpus) and all(has[node] for node in nodes)
+        assert gpus_found[name] == (all_gpus if certain else [(node, None) for node in sorted(nodes)]), name
 
 
 # -- times ----------------------------------------------------------------------------------------------------
@@ -282,31 +261,7 @@ def test_the_hour_that_occurs_twice_is_told_by_the_elapsed_seconds(store: Store,
     assert "occurs twice" in report.notes[0]
 
 
-def test_times_with_an_offset_need_no_zone(store: Store, tmp_path: Path) -> None:
-    def at(number: int, start: str, end: str) -> dict[str, str]:
-        return job(number, Submit=start, Eligible=start, Start=start, End=end)
-
-    rows = [
-        at(1, "2026-10-25T02:30:00+0200", "2026-10-25T02:30:00+0100"),
-        at(2, "2026-10-25 02:30:00-05:30", "2026-10-25 09:00:00Z"),
-    ]
-    report = import_jobs(store, JobSources(file=saved(tmp_path / "x", *rows)))
-    spans = [(str(began)[11:], str(ended)[11:]) for _, began, ended in now(store, "job_id, began, ended")]
-    assert (spans, report.refused) == ([("00:30:00", "01:30:00"), ("08:00:00", "09:00:00")], {})
-
-
 # -- bad input ------------------------------------------------------------------------------------------------
-
-
-def test_names_that_are_not_utf_8_do_not_become_one_name(store: Store, tmp_path: Path) -> None:
-    file = tmp_path / "latin.txt"
-    columns = (*COLUMNS, "JobName")
-    rows = [job(1, User="j\xfcrgen"), job(2, User="j\xf6rgen"), job(3)]
-    lines = text(*(row | {"JobName": "\xe4"} for row in rows), columns=columns)
-    file.write_bytes(lines.encode("latin-1"))
-    report = import_jobs(store, JobSources(file=file))
-    assert report.refused == {"it has unreadable characters (not UTF-8 text)": [2, 3]}
-    assert now(store, "job_id") == [("3",)]  # the name of its job is not read
 
 
 def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: Store, tmp_path: Path) -> None:
@@ -390,9 +345,9 @@ def test_pseudonyms_are_the_same_in_a_store_and_other_in_another(store: Store, t
     assert now(store, 'distinct "user"', "job_id in ('1', '4')") == [(alice,)]
     assert "pseudonyms" in " ".join(later.notes)
     assert not [path for path in store.root.rglob("*") if path.is_file() and b"alice" in path.read_bytes()]
-    other = new_store(tmp_path / "other")
-    import_jobs(other, JobSources(file=file, anonymise=True))
-    assert now(other, 'job_id, "user"')[0][1] != alice
+    second_store = new_store(tmp_path / "other")
+    import_jobs(second_store, JobSources(file=file, anonymise=True))
+    assert now(second_store, 'job_id, "user"')[0][1] != alice
     key.write_bytes(b"short")
     assert "is damaged" in whorl(store, "--log", file).stderr
 

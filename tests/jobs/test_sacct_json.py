@@ -119,16 +119,6 @@ def test_an_exit_status_that_slurm_22_05_lost_is_not_known() -> None:
     assert accounts.frame["exit_code"].to_list() == [None]
 
 
-def test_numbers_that_stand_for_unknown_are_none() -> None:
-    one_job = as_json(job(1), plain, listed=False)
-    one_job["time"]["limit"] = 2**32 - 2
-    one_job |= {"array": {"job_id": 1, "task_id": 2**32 - 2, "task": None}, "restart_cnt": 2}
-    without_end = as_json(job(2), wrapped, listed=True)
-    without_end["time"]["limit"] = {"set": True, "infinite": True, "number": 0}
-    accounts = sacct.read(said(one_job, without_end), "acct.json", None, None)
-    assert accounts.frame.select("job_id", "time_limit_s", "restart").rows() == [("1", None, 2), ("2", None, None)]
-
-
 @pytest.mark.parametrize(
     ("content", "says"),
     [

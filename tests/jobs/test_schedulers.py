@@ -8,8 +8,7 @@ and with further nodes and jobs of the same shape:
   and messages from the reference guide and `pbs_messages.c` of OpenPBS.
 * LSF 10.1: `bhosts -o ... -json` (AWS ParallelCluster's tests), `bjobs -o ... -json` (Roddy's, buildtest's), fields and
   states from IBM's command reference, times with LSB_DISPLAY_YEAR as programs on sites read them.
-* Flux: RFC 20 resource sets (Tioga, LLNL), formats and states from the manual pages of flux-core.
-"""
+* Flux: RFC 20 resource sets (Tioga, LLNL), formats and states from the manual pages of flux-core."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ from whorl.jobs.batch import BatchJob
 from whorl.jobs.flux import Flux
 from whorl.jobs.lsf import Lsf
 from whorl.jobs.pbs import Pbs
-from whorl.jobs.scheduler import Partition, QueuedJob, Refusal
+from whorl.jobs.scheduler import Node, Partition, QueuedJob, Refusal, known
 from whorl.tests.jobs.commands import Commands, me
 from whorl.tests.jobs.fake_pbs import pbs_text
 
@@ -475,26 +474,12 @@ def test_why_a_job_is_not_taken(commands: Commands, name: str, command: str, say
     assert (answer.job, answer.refusal) == (None, refusal)
 
 
-def test_the_environment_of_lsf_does_not_change_a_submission(commands: Commands) -> None:
-    script = 'echo "Job <1$BSUB_BLOCK$BSUB_CHK_RESREQ> is submitted to queue <$LSB_DEFAULTPROJECT>."'
-    (commands.folder / "bsub").write_text(f"#!/bin/sh\n{script}\n")
-    (commands.folder / "bsub").chmod(0o755)
-    variables = {"BSUB_BLOCK": "2", "BSUB_CHK_RESREQ": "3", "LSB_DEFAULTPROJECT": "physics"}
-    assert Lsf(environment={**commands.environment, **variables}).submit("#!/bin/sh\n").job == "1"
-
-
 @pytest.mark.parametrize(("name", "path"), [("lsf", "/a/%J/n1.out"), ("flux", "/a/{{id}}"), ("pbs", "/a:b/n1.out")])
 def test_an_output_that_would_go_elsewhere_is_refused(name: str, path: str) -> None:
     scheduler = SCHEDULERS[name](environment={})
     with pytest.raises(InputError, match="in the path of an output as its own sign"):
         scheduler.render(replace(JOB, output=path))
     assert "/a/b/n1.out" in scheduler.render(replace(JOB, output="/a/b/n1.out"))
-
-
-def test_a_command_that_succeeds_without_a_number(commands: Commands) -> None:
-    commands.answer("bsub", "Request received.\n")
-    answer = Lsf(environment=commands.environment).submit("#!/bin/sh\n")
-    assert (answer.job, answer.refusal, answer.message) == (None, Refusal.UNSURE, "Request received.")
 
 
 @pytest.mark.parametrize(
@@ -540,3 +525,28 @@ def test_only_slurm_was_tried() -> None:
     assert [text and text.partition(":")[0] for text in cautions.values()] == [
         f"not tried on a real {title}" for title in ("PBS", "LSF", "Flux")
     ]
+
+
+# -- naming ------------------------------------------------------------------------------------------------------------
+# The nodes of a store under the scheduler's names: a short name, a domain, another case; never another node's.
+
+
+def scheduler(*names: str, **hosts: str) -> dict[str, Node]:
+    return {name: Node(name, "IDLE", host=hosts.get(name, "")) for name in names}
+
+
+def test_names_that_only_one_node_can_have_are_told() -> None:
+    node_names = known(["n03.east", "n03.west", "n05"], scheduler("n03", "n04"))
+    assert node_names.unclear == {"n03": ("n03.east", "n03.west")}
+    assert node_names.unknown == ("n03.east", "n03.west", "n05")
+
+
+def test_the_host_name_of_a_node_counts_where_its_own_does_not_fit() -> None:
+    nodes = scheduler("gpu-1", "gpu-2", **{"gpu-1": "rack1.site", "gpu-2": "Rack2"})
+    assert known(["rack1", "rack2.site", "gpu-2"], nodes).names == {
+        "rack1": "gpu-1",
+        "rack2.site": "gpu-2",
+        "gpu-2": "gpu-2",
+    }
+    assert known(["rack1.other"], nodes).names == {}
+    assert known(["rack1"], scheduler("a", "b", a="rack1", b="rack1")).names == {}, "several nodes of one host"

@@ -7,10 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from whorl.errors import SchedulerError
+from whorl.errors import InputError, SchedulerError
 from whorl.jobs.scheduler import Node, Partition
-from whorl.jobs.slurm import Slurm, gres_gpus, job_record, node, nodes_for, partition
+from whorl.jobs.slurm import Slurm, job_record, node, nodes_for, partition
+from whorl.store.hostlist import compress, expand
+from whorl.tests.sizes import count
 
 # As a 22.05 prints it, and as later versions do: more fields, a reason with words in it.
 NODE = (
@@ -19,11 +23,6 @@ NODE = (
     "OS=Linux 6.1 #1 SMP PREEMPT_DYNAMIC @0  RealMemory=4000 State=IDLE+DRAIN Weight=10 Owner=N/A "
     "Partitions=batch,debug  BootTime=2026-11-20T13:20:16 CfgTRES=cpu=8,mem=4000M,billing=8 AllocTRES= "
     "Reason=slow State=DOWN said [root@2026-11-20T13:00:00]"
-)
-LATER = (
-    "NodeName=gpu-a01 CPUTot=128 AvailableFeatures=(null) ActiveFeatures=(null) Gres=gpu:h100:8(S:0-1),nvme:1 "
-    'NodeHostName=gpu-a01 State=MIXED+PLANNED Weight=1 Partitions=gpu Extra={"score":1} ResumeAfterTime=None '
-    "CfgTRES=cpu=128,gres/gpu=8"
 )
 
 
@@ -54,55 +53,6 @@ def test_a_partition() -> None:
     parsed = partition("PartitionName=open AllowGroups=ALL MaxTime=UNLIMITED RootOnly=NO State=UP")
     assert parsed == Partition("open", default=False, up=True, longest_min=math.inf)
     assert partition("") is None
-
-
-def test_a_node_of_a_later_version() -> None:
-    parsed = node(LATER)
-    assert parsed is not None
-    assert (parsed.available, parsed.active, parsed.gpus, parsed.usable) == ((), (), 8, True)
-
-
-@pytest.mark.parametrize(
-    ("state", "usable"),
-    [
-        ("IDLE", True),
-        ("ALLOCATED", True),
-        ("MIXED+CLOUD", True),
-        ("DOWN", False),
-        ("DOWN*", False),
-        ("IDLE*", False),
-        ("MIXED+DRAIN", False),
-        ("IDLE+MAINTENANCE+RESERVED", False),
-        ("IDLE+NOT_RESPONDING", False),
-    ],
-)
-def test_which_nodes_run_jobs(state: str, usable: bool) -> None:
-    parsed = node(f"NodeName=n State={state}")
-    assert parsed is not None
-    assert parsed.usable is usable
-
-
-@pytest.mark.parametrize(
-    ("gres", "gpus"),
-    [("gpu:4", 4), ("gpu:v100:4(S:0-1)", 4), ("gpu:fast:3,gpu:slow:1", 4), ("(null)", 0), ("nvme:2,gpu:a100:8", 8)],
-)
-def test_gpus_of_a_gres(gres: str, gpus: int) -> None:
-    assert gres_gpus(gres) == gpus
-
-
-@pytest.mark.parametrize(
-    ("fields", "gpus", "limit_s"),
-    [
-        ("TRES=cpu=2,node=2,billing=2,gres/gpu=8 TimeLimit=00:10:00", 8, 600),
-        ("ReqTRES=cpu=2,gres/gpu=4,gres/gpu:a100=4 AllocTRES=(null) TimeLimit=2-00:00:00", 4, 2 * 86400),
-        ("TRES=cpu=2,node=1 TimeLimit=UNLIMITED", 0, math.inf),
-        ("", 0, math.inf),
-    ],
-)
-def test_the_size_of_a_job(fields: str, gpus: int, limit_s: float) -> None:
-    parsed = job_record(f"JobId=1 JobState=PENDING {fields}")
-    assert parsed is not None
-    assert (parsed.gpus, parsed.limit_s) == (gpus, limit_s)
 
 
 @pytest.mark.parametrize(
@@ -192,10 +142,39 @@ def test_a_configuration_that_is_not_there_is_not_waited_for(tmp_path: Path) -> 
         Slurm(environment={"PATH": "/nonexistent", "SLURM_CONF": gone}).check()
 
 
-def test_what_slurm_says_is_passed_on_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SchedulerError, match=r"refused `scontrol -o show`: Access denied; twice$"):
-        scheduler(tmp_path, "printf 'scontrol: error: Access denied\\ntwice\\n' >&2; exit 1").nodes()
+# -- hostlist ----------------------------------------------------------------------------------------------------------
+# Host lists: expanding, compressing, and that one gives back the other.
 
 
-def test_text_that_is_no_unicode(tmp_path: Path) -> None:
-    assert scheduler(tmp_path, "printf 'NodeName=n1 State=IDLE Reason=\\377\\376\\n'").nodes()["n1"].usable
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        *("n[1-2", "n1-2]", "n[[1]]", "n[a]", "n[3-1]", "n[]", "n[1-9999999]", "n[0-999][0-999]x[1-2]", "]n["),
+        *("n[1-3]!n2", "n[1-3]&n2", "n[1-3]^n2", "@g[1-2]", "n[1-2]*", "n[1-9/2]", "n[9-011]", "a b[1-2]"),
+        *(f"n[{'9' * 5000}]", f"n[1-{'9' * 30}]", "n[١-٣]", "n[-1]"),
+    ],
+)
+def test_what_is_no_host_list(hosts: str) -> None:
+    with pytest.raises(InputError, match="host"):
+        expand(hosts)
+
+
+@pytest.mark.long
+def test_what_a_list_means_is_bounded_as_a_whole() -> None:
+    assert len(expand("n[1-600000],m[1-2]")) == 600_002
+    with pytest.raises(InputError, match="more than 1,000,000 hosts"):
+        expand("n[1-600000],m[1-600000]")
+
+
+NAMES = st.from_regex(r"[a-z]{0,2}[0-9]{0,3}[a-z-]{1,2}[0-9]{0,4}", fullmatch=True)
+
+
+@settings(max_examples=count(100, short=15), deadline=None)
+@given(st.sets(NAMES, max_size=40))
+@example({"n98", "n99", "n100", "n099", "n0099"})
+@example({"n" + "9" * 15, "n" + "1" * 30})
+@example({"n١", "n٢", "n1"})
+def test_what_was_compressed_expands_to_the_same(names: set[str]) -> None:
+    back = expand(compress(names))
+    assert len(back) == len(names)
+    assert set(back) == names

@@ -150,22 +150,14 @@ def test_where_the_driver_has_not_read_a_gpu_nvidia_smi_is_asked(proc: Path, tmp
     assert event.gpus == ((A, ""), (B, ""))
 
 
-def test_a_value_cannot_pass_for_another_line(proc: Path, tmp_path: Path) -> None:
-    script("begin", tmp_path, proc, **{**JOB, "SLURM_JOB_ACCOUNT": f"a\ngpu={C}", "SLURM_JOB_PARTITION": "gpu"})
-    (event,) = tags.read([tmp_path]).events
-    assert "account" not in event.text
-    assert event.text["partition"] == "gpu"
-    assert C not in dict(event.gpus)
-
-
 # -- what tags become -----------------------------------------------------------------------------------------
 
 
-def write(folder: Path, event: str, number: int, at: int, *gpus: str, node: str = "n01", **more: object) -> Path:
+def write(folder: Path, event: str, number: int, at: int, *gpus: str, node: str = "n01", **fields: object) -> Path:
     """A tag as the script writes it; `gpus` are those that the job sees."""
     folder.mkdir(exist_ok=True)
     tag_fields = {"event": event, "time": T0 + at, "node": node, "job": number, "uid": 1001, "user": "alice"}
-    tag_fields |= {"cluster": "whorl", "slurm_gpus": 0, "visible": ",".join(gpus), "booted": T0 - 1000} | more
+    tag_fields |= {"cluster": "whorl", "slurm_gpus": 0, "visible": ",".join(gpus), "booted": T0 - 1000} | fields
     path = folder / f"{node}-{number}-{event}-{at}.tag"
     path.write_text("".join(f"{key}={value}\n" for key, value in [("whorl-tag", 1), *tag_fields.items(), ("end", 1)]))
     return path

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import resource
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import exp
 from pathlib import Path
@@ -14,12 +19,18 @@ import numpy as np
 import pytest
 
 import whorl
-from whorl.analysis.tuning.search import Knob, Setting, TimeBound, Trial
+from tests.stores import new_store
+from whorl.analysis.tuning.search import Knob, Search, Setting, TimeBound, Trial
+from whorl.cli.answers.measuring import measure
 from whorl.errors import DeviceError, InputError
-from whorl.jobs.tuning import TuneAnswer, TuneProgress, TuningOptions, tune
-from whorl.jobs.tuning_knobs import CLOCK, POWER, UnsetKnob, power_values
+from whorl.jobs.tuning import TuneAnswer, TuneLog, TuneProgress, TuneStep, TuningOptions, prior_from, tune
+from whorl.jobs.tuning_knobs import CLOCK, MEMORY, POWER, UnsetKnob, knobs_of_gpus, power_values
 from whorl.jobs.tuning_probe import ProbeBenchOptions, probe_bench
+from whorl.probes.settings import restore_left_over
 from whorl.store import Store
+from whorl.tests.jobs.tuned_device import BOUND, bench, clocked, tuned
+from whorl.tests.nvml_library import NvmlLibrary
+from whorl.tests.probes.changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, uuids
 
 FIVE = TimeBound(max_slowdown=0.05)
 LIMIT = Knob(POWER, power_values(200, 700), 700.0)
@@ -62,8 +73,8 @@ class HandBench:
 
 
 def test_the_answer_saves_within_the_bound_and_is_checked_on_every_gpu() -> None:
-    bench, told = HandBench(noise=0.001), list[TuneProgress]()
-    answer = tune(bench, FIVE, TuningOptions(trials=12, progress=told.append))
+    bench, progress = HandBench(noise=0.001), list[TuneProgress]()
+    answer = tune(bench, FIVE, TuningOptions(trials=12, progress=progress.append))
     best, slowest = truth({POWER: 575.0}), truth({POWER: 550.0})
     assert answer.setting == {POWER: 575.0}, "550 W is at the bound itself, and no answer keeps its margin there"
     assert slowest[1] == pytest.approx(1.05 * truth({POWER: 700.0})[1])
@@ -86,30 +97,9 @@ def test_the_answer_saves_within_the_bound_and_is_checked_on_every_gpu() -> None
     assert answer.trials[0].setting == answer.default == {POWER: 700.0}
     assert any(answer.is_over(trial) for trial in answer.trials)
     # 3 of the class, the default again, 11 trials, 3 pairs, and 2 checks.
-    assert [step.done for step in told] == list(range(1, len(bench.measured) + 1))
-    assert told[-1].done == 3 + 1 + 11 + 6 + 2
-    assert {step.step.stage for step in told} == {"class", "trial", "default", "answer", "check"}
-
-
-def test_who_is_over_the_bound_is_named() -> None:
-    bench = HandBench()
-    bench.measure = with_a_slow_sibling(bench)  # type: ignore[method-assign]
-    answer = tune(bench, FIVE)
-    assert [gpu.gpu for gpu in answer.gpus if gpu.over] == ["GPU-c"]
-    assert next(gpu.slower_pct for gpu in answer.gpus if gpu.gpu == "GPU-c") == pytest.approx(7, abs=1)
-
-
-def with_a_slow_sibling(bench: HandBench) -> Callable[..., Trial]:
-    """GPU-c loses 5 % more under any lower limit."""
-    plain = bench.measure
-
-    def measure(setting: Setting, gpu: str, *, stop_over_s: float | None = None) -> Trial:
-        trial = plain(setting, gpu, stop_over_s=stop_over_s)
-        assert trial.time_s is not None
-        braked = gpu == "GPU-c" and setting[POWER] < 700
-        return replace(trial, time_s=trial.time_s * (1.05 if braked else 1))
-
-    return measure
+    assert [step.done for step in progress] == list(range(1, len(bench.measured) + 1))
+    assert progress[-1].done == 3 + 1 + 11 + 6 + 2
+    assert {step.step.stage for step in progress} == {"class", "trial", "default", "answer", "check"}
 
 
 def test_what_fails_is_left_out() -> None:
@@ -138,27 +128,6 @@ def test_what_fails_is_left_out() -> None:
 
     with pytest.raises(DeviceError, match="GPU-a: broken"):
         tune(HandBench(fails=none_works), FIVE)
-
-
-def test_without_a_knob_there_is_a_plan() -> None:
-    unset = UnsetKnob(POWER, "setting the power limit needs root", ("nvidia-smi -i 0 -pl W",), LIMIT.values)
-    bench = HandBench(knobs=(), unset=(unset,), surface=lambda setting: truth({POWER: 700.0}))
-    answer = tune(bench, FIVE)
-    assert answer.trials == ()
-    assert answer.unset == (unset,)
-    assert answer.is_default
-    assert (answer.saved.n, answer.saved.low_pct) == (0, None)
-    assert [gpu.default_time_s for gpu in answer.gpus] == pytest.approx([0.010, 0.0102, 0.0101])
-    assert len(bench.measured) == 3, "the default on each GPU"
-
-
-def test_a_bound_that_nothing_meets_leaves_the_default() -> None:
-    answer = tune(HandBench(), TimeBound(max_time_s=0.005))
-    assert answer.is_default
-    assert not answer.within
-    assert answer.commands == ()
-    assert all(gpu.over for gpu in answer.gpus)
-    assert tune(HandBench(), TimeBound(max_slowdown=0.0)).setting[POWER] in (600, 625, 650, 675, 700)
 
 
 def test_an_answer_that_is_over_when_measured_again_is_given_up() -> None:
@@ -218,21 +187,23 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path, after: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("other", "bound", "named"),
+    ("second_bench", "bound", "sentence"),
     [
         (HandBench(label="stream-triad"), FIVE, 'its label: "hand", and not "stream-triad"'),
         (HandBench(), TimeBound(max_time_s=1.0), "its bound"),
         (HandBench(knobs=(Knob(POWER, (300.0, 700.0), 700.0),)), FIVE, "its knobs: .{1,100}, and not .{1,100}: choose"),
     ],
 )
-def test_a_log_of_another_search_is_refused(tmp_path: Path, other: HandBench, bound: TimeBound, named: str) -> None:
+def test_a_log_of_another_search_is_refused(
+    tmp_path: Path, second_bench: HandBench, bound: TimeBound, sentence: str
+) -> None:
     log = tmp_path / "log"
     interrupted(HandBench(), log, 5)
     before = log.read_bytes()
-    with pytest.raises(InputError, match=f"log of another search.*{named}"):
-        tune(other, bound, TuningOptions(log=log))
+    with pytest.raises(InputError, match=f"log of another search.*{sentence}"):
+        tune(second_bench, bound, TuningOptions(log=log))
     assert log.read_bytes() == before
-    assert not other.measured
+    assert not second_bench.measured
 
 
 @pytest.mark.parametrize(
@@ -275,8 +246,8 @@ def test_a_disk_that_becomes_full_is_named_and_the_run_goes_on_later(tmp_path: P
 def test_a_line_that_somebody_changed_is_named(tmp_path: Path, change: dict[str, object]) -> None:
     log = tmp_path / "log"
     interrupted(HandBench(), log, 5)
-    head, first, *rest = log.read_text().splitlines()
-    log.write_text("\n".join([head, json.dumps(json.loads(first) | change), *rest]) + "\n")
+    head, first, *later = log.read_text().splitlines()
+    log.write_text("\n".join([head, json.dumps(json.loads(first) | change), *later]) + "\n")
     with pytest.raises(InputError, match="line 2 is no trial"):
         tune(HandBench(), FIVE, TuningOptions(log=log))
 
@@ -326,13 +297,13 @@ def test_trials_are_runs_of_the_store_under_their_conditions(store: Store) -> No
 @pytest.mark.long
 def test_what_is_known_of_the_gpus_does_not_change_with_the_trials(store: Store) -> None:
     """The usual runs keep the workload's name, advice is about them, and no GPU is judged by its trials."""
-    asked: dict[str, Any] = {"backend": "simulated", "model": "H100", "gpus": 8, "suite": "quick"}
-    asked |= {"faults": 1, "fault": ["brake"]}
+    options: dict[str, Any] = {"backend": "simulated", "model": "H100", "gpus": 8, "suite": "quick"}
+    options |= {"faults": 1, "fault": ["brake"]}
     for _ in range(3):
-        whorl.measure(store, "gemm-fp16", **asked)
+        whorl.measure(store, "gemm-fp16", **options)
     before = [(row["name"], row["kind"]) for row in whorl.verdicts(store.root).json()["rows"]]
     advised = whorl.advise(store.root, workload="gemm-fp16").json()["exclude"]
-    tune(probe_bench(store, "gemm-fp16", ProbeBenchOptions(**asked)), FIVE, TuningOptions(trials=6))
+    tune(probe_bench(store, "gemm-fp16", ProbeBenchOptions(**options)), FIVE, TuningOptions(trials=6))
     assert store.sql("select count(*) as n from runs where conditions.asked_power_limit_w is not null").to_pylist()[0][
         "n"
     ]
@@ -406,3 +377,232 @@ def test_knobs_of_the_kernel_are_works_of_their_own(store: Store) -> None:
 def test_what_cannot_be_tuned_is_refused(store: Store, probe: str, options: dict[str, object], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         probe_bench(store, probe, ProbeBenchOptions(**options))  # type: ignore[arg-type]
+
+
+# -- tuning warm start -------------------------------------------------------------------------------------------------
+# What a search begins with: another model's runs of the same probe, or a file of a sweep.
+
+
+LIMITS = Knob("power_limit_w", tuple(np.arange(100.0, 301.0, 25.0).tolist()), 300.0)
+BATCH = Knob("batch", (8.0, 16.0, 32.0, 64.0), 16.0)
+
+
+def time_s(share: float, batch: float) -> float:
+    """Of a made workload under a limit, as a share of the highest."""
+    return (1 + max(0.0, 0.7 - share)) * (2 + batch) / 100
+
+
+def energy_j(share: float, batch: float) -> float:
+    return time_s(share, batch) * min(share, 0.7) * 250 / batch
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """Two networks on a GPU with limits from 100 to 250 W, each with three batch sizes."""
+    lines = ["dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power"]
+    for network, factor in (("resnet", 1.0), ("bert", 3.0)):
+        for batch in (8, 16, 32):
+            for limit in range(100, 251, 25):
+                seconds, joules = time_s(limit / 250, batch) * factor, energy_j(limit / 250, batch) * factor
+                lines.append(f"images,{network},{batch},adam,{limit},{seconds},{joules / seconds}")
+    path = tmp_path / "sweep.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_the_prior_is_the_other_models_surface_by_shares_of_the_limit(sweep: Path) -> None:
+    prior = prior_from(f"{sweep}:network=resnet", [LIMITS, BATCH], probe=None, store=None)
+    places = np.array([(1.0, 1 / 3), (0.5, 1 / 3), (0.25, 0.0), (1.0, 1.0)])  # batch 64 was not measured: as 32
+    settings = [(300.0, 16.0), (200.0, 16.0), (150.0, 8.0), (300.0, 32.0)]
+    energy, time = prior(places)
+    for figure, truth in ((energy, energy_j), (time, time_s)):
+        expected = np.log([truth(limit / 300, batch) for limit, batch in settings])
+        assert figure - figure[0] == pytest.approx(expected - expected[0], abs=0.03)
+
+
+def test_a_search_with_a_prior_of_the_truth_needs_four_trials(sweep: Path) -> None:
+    prior = prior_from(f"{sweep}:network=resnet,batch=16", [LIMITS], probe=None, store=None)
+    search = Search([LIMITS], TimeBound(max_slowdown=0.2), prior=prior)
+    for _ in range(4):
+        setting = search.suggest()
+        assert setting is not None
+        share = setting["power_limit_w"] / 300
+        search.tell(setting, energy_j(share, 16), time_s(share, 16))
+    within = [limit for limit in LIMITS.values if time_s(limit / 300, 16) <= 0.98 * 1.2 * time_s(1.0, 16)]
+    least = min(within, key=lambda limit: energy_j(limit / 300, 16))
+    assert search.answer() == {"power_limit_w": least}
+
+
+def test_runs_of_a_store_on_another_model_are_a_prior(tmp_path: Path) -> None:
+    for power_limit in (None, 200, 150):
+        measure(tmp_path / "s", "gemm-fp32", backend="simulated", suite="quick", gpus=1, power_limit=power_limit)
+    prior = prior_from("v100", [LIMITS], probe="gemm-fp32", store=tmp_path / "s")
+    energy, time = prior(np.array([[1.0], [0.75], [0.5]]))  # 300, 250 and 200 W; 250, 208 and 167 W of a V100
+    assert energy[0] > energy[1] > energy[2]
+    assert time[0] < time[1] < time[2]
+    assert time[0] == pytest.approx(0.0, abs=0.01)  # relative to the default of each GPU
+    assert math.exp(float(time[2])) < 1.5
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("{sweep}", "has 6 sweeps: choose one workload"),
+        ("{sweep}:network=resnet", "warm-start={sweep}:batch=8,dataset=images,network=resnet,optimizer=adam"),
+        ("{sweep}:network=vgg", "has 0 sweeps with network=vgg"),
+        ("{log}", "cannot be read as a log of whorl tune"),
+        ("{other}", "is the log of a search for stream-triad, and not for gemm-fp32"),
+        ("H100", "H100 is no file, and {store} has no runs of gemm-fp32 on a model with H100 in its name"),
+    ],
+)
+def test_a_source_of_no_use_is_refused_with_a_sentence(sweep: Path, tmp_path: Path, source: str, sentence: str) -> None:
+    log = tmp_path / "trials.jsonl"
+    log.write_text('{"schema": "whorl.tune.log/1"}\n{"stage": "trial"}\n')
+    second_log, store = tmp_path / "other.jsonl", tmp_path / "s"
+    second_log.write_text('{"schema": "whorl.tune.log/1", "label": "stream-triad"}\n')
+    source = source.format(sweep=sweep, log=log, other=second_log)
+    with pytest.raises(InputError) as refused:
+        prior_from(source, [LIMITS], probe="gemm-fp32", store=new_store(store))
+    assert sentence.format(sweep=sweep, store=store) in str(refused.value)
+
+
+def test_the_log_of_a_search_is_a_prior_without_what_failed_or_was_torn(tmp_path: Path) -> None:
+    log = tmp_path / "trials.jsonl"
+    with TuneLog(log, {}) as writer:
+        for limit_w in (300.0, 250.0, 200.0, 150.0):
+            share = limit_w / 300
+            figures = (energy_j(share, 16), time_s(share, 16))
+            writer.append(TuneStep({"power_limit_w": limit_w}, *figures, stage="trial", gpu="g"))
+        writer.append(TuneStep({"power_limit_w": 100.0}, stage="trial", gpu="g", failure="it could not run"))
+    with log.open("a") as file:
+        file.write('{"stage": "tri')
+    energy, time = prior_from(str(log), [LIMITS], probe=None, store=None)(np.array([[1.0], [0.25]]))  # 300 and 150 W
+    assert energy[1] - energy[0] == pytest.approx(math.log(energy_j(0.5, 16) / energy_j(1.0, 16)), abs=0.03)
+    assert time[1] - time[0] == pytest.approx(math.log(time_s(0.5, 16) / time_s(1.0, 16)), abs=0.03)
+
+
+def test_a_model_needs_a_probe_and_a_store_and_knobs_must_be_those_of_the_sweep(sweep: Path) -> None:
+    with pytest.raises(InputError, match="needs a probe and a store"):
+        prior_from("H100", [LIMITS], probe=None, store=None)
+    threads = Knob("threads", (1.0, 2.0), 1.0)
+    with pytest.raises(InputError, match="varies none of the knobs threads"):
+        prior_from(f"{sweep}:network=resnet,batch=8", [threads], probe=None, store=None)
+
+
+# -- tuning settings ---------------------------------------------------------------------------------------------------
+# Tuning through the driver: knobs that can be set and that cannot, and settings that come back however it ends.
+
+
+ONE = ("model H100", "root yes", "gpus 1", "load 10 1")
+
+
+def test_knobs_are_what_the_driver_has(nvml: NvmlLibrary, state: Path) -> None:
+    nvml.write(*BUSY, "gpu 0 limit 650500")
+    gpus = uuids()
+    knobs = knobs_of_gpus(gpus[:2])
+    power, clock = knobs.knobs
+    assert (power.name, clock.name) == (POWER, CLOCK)
+    assert power.default == 650.5, "how it is set"
+    assert power.values[:2] == (200, 225)
+    assert power.values[-4:] == (625, 650.5, 675, 700), "no two within a watt"
+    assert clock.default == clock.values[-1] == 1980
+    assert clock.values[-2] == 1950, "every second clock"
+    assert limit_w(gpus[0]) == 650.5
+    assert clock_mhz(gpus[0]) > 1200
+    assert not notes(state)
+    assert knobs.limits({POWER: 650.5, CLOCK: 1980.0}) == {"power_limit_w": None, "lock_clock_mhz": None}
+    assert knobs.limits({POWER: 500.0, CLOCK: 1200.0}) == {"power_limit_w": 500.0, "lock_clock_mhz": 1200.0}
+    assert knobs.commands({POWER: 500.0, CLOCK: 1200.0}) == [
+        "nvidia-smi -i 0 -pl 500", "nvidia-smi -i 0 -lgc 1200,1200",
+        "nvidia-smi -i 1 -pl 500", "nvidia-smi -i 1 -lgc 1200,1200",
+    ]  # fmt: skip
+    assert {knob.name for knob in knobs.unset} <= {MEMORY}
+
+
+@pytest.mark.parametrize(
+    ("statement", "unset", "reason"),
+    [
+        ("root no", {POWER, CLOCK}, "needs root"),
+        ("gpu 0 deny 3 nvmlDeviceSetGpuLockedClocks", {CLOCK}, "locking the clock is not possible"),
+        ("gpu 0 deny 3 nvmlDeviceGetPowerManagementLimitConstraints", {POWER}, "the power limit is not possible"),
+        ("gpu 0 deaf", {POWER}, "the driver took a power limit of 675 W and shows 700 W"),
+    ],
+)
+def test_a_knob_that_cannot_be_set_is_named_with_the_command(
+    nvml: NvmlLibrary, state: Path, statement: str, unset: set[str], reason: str
+) -> None:
+    nvml.write(*BUSY, statement)
+    gpus = uuids()
+    knobs = knobs_of_gpus(gpus[:1])
+    assert {knob.name for knob in knobs.unset} - {MEMORY} == unset
+    assert {knob.name for knob in knobs.knobs} == {POWER, CLOCK} - unset
+    commands = {POWER: ("nvidia-smi -i 0 -pl W",), CLOCK: ("nvidia-smi -i 0 -lgc MIN,MAX",)}
+    for knob in knobs.unset:
+        if knob.name != MEMORY:
+            assert knob.commands == commands[knob.name]
+            assert reason in knob.reason
+    assert not notes(state)
+    assert limit_w(gpus[0]) == 700
+
+
+def test_a_driver_that_refuses_half_way_leaves_all_as_it_was(
+    nvml: NvmlLibrary, state: Path, store: Store, tmp_path: Path
+) -> None:
+    nvml.write(*ONE)
+    gpus = uuids()
+
+    def refuse(progress: TuneProgress) -> None:
+        if progress.done == 3:
+            nvml.add("gpu 0 deny 4 nvmlDeviceSetPowerManagementLimit nvmlDeviceSetGpuLockedClocks")
+
+    options = TuningOptions(trials=5, log=tmp_path / "log", progress=refuse)
+    with pytest.raises(InputError, match=f"{gpus[0]}: (setting|locking) .* needs root"):
+        tune(bench(store, clocked(gpus)), BOUND, options)
+    assert limit_w(gpus[0]) == 700
+    assert clock_mhz(gpus[0]) > 1200
+    assert not notes(state)
+    assert len((tmp_path / "log").read_text().splitlines()) == 1 + 3
+
+
+@contextmanager
+def tuning(nvml: NvmlLibrary, folder: Path, gpu: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that tunes, and is in the middle of its third trial."""
+    command = [sys.executable, "-m", "whorl.tests.jobs.tuned_device", str(folder), "4", gpu]
+    process = subprocess.Popen(
+        command, env=nvml.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n", process.communicate()[1]
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_what_ends_a_tuning_run_leaves_its_log_and_no_setting(
+    nvml: NvmlLibrary, state: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    nvml.write(*ONE)
+    (gpu,) = uuids()
+    with tuning(nvml, tmp_path, gpu) as process:
+        assert notes(state)
+        process.send_signal(number)
+        (tmp_path / "go").touch()
+        process.wait(PATIENCE_S)
+    if number == signal.SIGKILL:
+        assert notes(state), "nobody was there to restore"
+        assert any("again" in sentence for sentence in restore_left_over())
+    assert not notes(state)
+    assert limit_w(gpu) == 700
+    assert clock_mhz(gpu) > 1200
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert len(lines) == 5, "what is tuned, the default twice, and two trials"
+    answer = tuned(tmp_path, [gpu], trials=4)
+    assert (tmp_path / "log").read_text().splitlines()[:5] == lines
+    assert len(answer.trials) == 4
+    assert limit_w(gpu) == 700
+    counted = Store.create(tmp_path / "store").sql("select count(*) as n from runs").to_pylist()[0]["n"]
+    assert counted >= 4 + 1

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from whorl.analysis.tuning.search import Knob, TimeBound, Trial
+from whorl.analysis.tuning.search import TimeBound, Trial
 from whorl.errors import DeviceError, InputError
 from whorl.jobs import tuning_command
 from whorl.jobs.tuning import TuneAnswer, TuningOptions, tune
@@ -33,15 +33,15 @@ def bench(nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setenv("WHORL_STATE", str(tmp_path / "state"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     nvml.write("gpus 1", *BUSY)
-    made: list[CommandBench] = []
+    benches: list[CommandBench] = []
 
     def make(command: str, *knobs: str, **options: object) -> CommandBench:
-        made.append(CommandBench(command, [command_knob(knob) for knob in knobs], **options))  # type: ignore[arg-type]
-        return made[-1]
+        benches.append(CommandBench(command, [command_knob(knob) for knob in knobs], **options))  # type: ignore[arg-type]
+        return benches[-1]
 
     yield make
-    for one in made:
-        one.__exit__()
+    for started in benches:
+        started.__exit__()
 
 
 def measured(bench: CommandBench, setting: dict[str, float], **options: float) -> Trial:
@@ -72,10 +72,6 @@ def limit_mw() -> int:
 # -- the command line -------------------------------------------------------------------------------------------
 
 
-def test_a_knob_has_its_values_in_order_and_the_first_as_default() -> None:
-    assert command_knob("batch=8,1,2,4,8") == Knob("batch", (1.0, 2.0, 4.0, 8.0), 8.0)
-
-
 @pytest.mark.parametrize("text", ["batch", "batch=", "batch=1,two", "batch=inf", "2x=1,2", "power_limit_w=100,200"])
 def test_what_is_no_knob_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="knob"):
@@ -102,9 +98,11 @@ def test_a_command_that_does_not_fit_its_knobs_is_refused(command: str, sentence
 
 
 def test_the_wall_time_and_the_true_energy_are_those_of_a_unit_of_work(bench: Maker, nvml: NvmlLibrary) -> None:
-    made = bench(f"sh -c 'sleep {LONG}; test {{n}} = 0.25 -a {{{{n}}}} = {{{{n}}}}'", "n=0.25,3", unit_of_work=100)
+    command_bench = bench(
+        f"sh -c 'sleep {LONG}; test {{n}} = 0.25 -a {{{{n}}}} = {{{{n}}}}'", "n=0.25,3", unit_of_work=100
+    )
     began = time.time()
-    trial = measured(made, default_of(made))
+    trial = measured(command_bench, default_of(command_bench))
     seconds = time.time() - began
     assert trial.time_s is not None
     assert trial.energy_j is not None
@@ -115,9 +113,9 @@ def test_the_wall_time_and_the_true_energy_are_those_of_a_unit_of_work(bench: Ma
 
 def test_the_last_line_counts_from_where_the_program_says_it_begins(bench: Maker) -> None:
     before, after = "sleep 0.5; echo whorl: latency_ms=9 work=5; echo whorl: begin", "printf 'whorl: work=1000'"
-    made = bench(f'sh -c "{before}; echo whorl: work=1; sleep {LONG}; {after}"', unit_of_work=1)
+    command_bench = bench(f'sh -c "{before}; echo whorl: work=1; sleep {LONG}; {after}"', unit_of_work=1)
     began = time.monotonic()
-    trial = measured(made, default_of(made))
+    trial = measured(command_bench, default_of(command_bench))
     seconds = time.monotonic() - began
     assert trial.time_s is not None
     assert trial.energy_j is not None
@@ -144,9 +142,9 @@ def test_the_last_line_counts_from_where_the_program_says_it_begins(bench: Maker
     ],
 )
 def test_a_first_run_that_fails_says_why_in_a_sentence(bench: Maker, script: str, sentence: str) -> None:
-    made = bench(f"sh -c {script!r}", timeout_s=0.3)
+    command_bench = bench(f"sh -c {script!r}", timeout_s=0.3)
     with pytest.raises(InputError) as refused:
-        made.measure(default_of(made), made.gpus[0])
+        command_bench.measure(default_of(command_bench), command_bench.gpus[0])
     assert sentence in str(refused.value)
 
 
@@ -156,7 +154,7 @@ def test_a_later_run_that_hangs_ends_with_all_its_processes_and_settings(
     monkeypatch.setattr(tuning_command, "_GRACE_S", 0.2)
     pid = tmp_path / "pid"
     heard: list[str] = []
-    made = bench(
+    command_bench = bench(
         f"sh -c 'trap : TERM; sh -c \"trap : TERM; sleep 60; sleep 60\" & echo $! > {pid}; wait; wait; echo {{n}}'",
         "n=1,2",
         unit_of_work=1,
@@ -164,7 +162,7 @@ def test_a_later_run_that_hangs_ends_with_all_its_processes_and_settings(
         tell=heard.append,
     )
     with pytest.raises(DeviceError, match="did not end within"):
-        made.measure(default_of(made) | {"n": 2.0, "power_limit_w": 200.0}, made.gpus[0])
+        command_bench.measure(default_of(command_bench) | {"n": 2.0, "power_limit_w": 200.0}, command_bench.gpus[0])
     assert not _lives(int(pid.read_text()))
     assert "nvmlDeviceSetPowerManagementLimit" in {name for _, name in nvml.setters()}
     assert limit_mw() == 300_000
@@ -174,7 +172,7 @@ def test_a_later_run_that_hangs_ends_with_all_its_processes_and_settings(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_command_and_restores(bench: Maker, tmp_path: Path, number: signal.Signals) -> None:
     pid = tmp_path / "pid"
-    made = bench(f"sh -c 'echo $$ > {pid}; exec sleep 60'", unit_of_work=1)
+    command_bench = bench(f"sh -c 'echo $$ > {pid}; exec sleep 60'", unit_of_work=1)
 
     def send() -> None:
         while not (pid.exists() and pid.read_text()):
@@ -185,7 +183,7 @@ def test_a_signal_ends_the_command_and_restores(bench: Maker, tmp_path: Path, nu
     sender = threading.Thread(target=send)
     sender.start()
     with pytest.raises((KeyboardInterrupt, SystemExit)):
-        made.measure(default_of(made) | {"power_limit_w": 200.0}, made.gpus[0])
+        command_bench.measure(default_of(command_bench) | {"power_limit_w": 200.0}, command_bench.gpus[0])
     sender.join()
     assert not _lives(int(pid.read_text()))
     assert limit_mw() == 300_000
@@ -201,8 +199,12 @@ def test_what_a_killed_process_left_is_restored_before_the_default_is_read(bench
     assert killed.returncode == -signal.SIGKILL
     assert limit_mw() == 200_000
     heard: list[str] = []
-    made = bench("true", tell=heard.append)
-    assert (made.knobs[0].name, made.knobs[0].default, limit_mw()) == ("power_limit_w", 300.0, 300_000)
+    command_bench = bench("true", tell=heard.append)
+    assert (command_bench.knobs[0].name, command_bench.knobs[0].default, limit_mw()) == (
+        "power_limit_w",
+        300.0,
+        300_000,
+    )
     assert "the power limit is 300 W again" in heard[0]
 
 
@@ -220,9 +222,9 @@ def test_a_trial_ends_early_where_a_tenth_of_the_usual_work_shows_that_it_is_ove
         f"echo whorl: latency_ms=10 work=100; [ $1 = 1 ] && exec sleep {LONG}\n"
         "echo whorl: latency_ms=20 work=9; sleep 0.1; echo whorl: latency_ms=18 work=11; sleep 60"
     )
-    made = bench(f"sh {script} {{n}}", "n=1,2")
-    assert measured(made, default_of(made), stop_over_s=0.016).time_s == 0.01
-    over = made.measure(default_of(made) | {"n": 2.0}, made.gpus[0], stop_over_s=0.016)
+    command_bench = bench(f"sh {script} {{n}}", "n=1,2")
+    assert measured(command_bench, default_of(command_bench), stop_over_s=0.016).time_s == 0.01
+    over = command_bench.measure(default_of(command_bench) | {"n": 2.0}, command_bench.gpus[0], stop_over_s=0.016)
     assert (over.ended_early, over.time_s) == (True, 0.018)
 
 
@@ -252,8 +254,8 @@ def test_runs_that_fail_now_and_then_are_left_out(bench: Maker, nvml: NvmlLibrar
     nvml.write("gpus 1", "model V100", "root no", "load 1 1")
     script, runs = tmp_path / "serve", tmp_path / "runs"
     script.write_text(f"echo >> {runs}; sleep 1; [ $(wc -l < {runs}) != 2 ] && [ $1 != 3 ] && echo whorl: work=9")
-    made = bench(f"sh {script} {{n}}", "n=1,2,3")
-    answer = tune(made, TimeBound(max_time_s=0.01), TuningOptions(trials=3))
+    command_bench = bench(f"sh {script} {{n}}", "n=1,2,3")
+    answer = tune(command_bench, TimeBound(max_time_s=0.01), TuningOptions(trials=3))
     assert answer.is_default
     assert not answer.within
     assert {trial.setting["n"]: trial.failure is None for trial in answer.trials} == {1.0: True, 2.0: True, 3.0: False}
@@ -283,10 +285,12 @@ def test_the_search_finds_the_setting_of_a_service_that_saves_most_within_its_la
     nvml.write("gpus 1", *BUSY, "deny 4 nvmlDeviceSetGpuLockedClocks")
     script = tmp_path / "service.py"
     script.write_text(SERVICE)
-    made = bench(f"{sys.executable} -S {script} {{batch}}", "batch=2,1,4,8,16,32")
-    assert [knob.name for knob in made.knobs] == ["power_limit_w", "batch"]
-    answer = tuned(made, TimeBound(max_time_s=BOUND_MS / 1000), TuningOptions(trials=8, seed=1, log=tmp_path / "log"))
-    grid = [(watt, batch) for watt in made.knobs[0].values for batch in made.knobs[1].values]
+    command_bench = bench(f"{sys.executable} -S {script} {{batch}}", "batch=2,1,4,8,16,32")
+    assert [knob.name for knob in command_bench.knobs] == ["power_limit_w", "batch"]
+    answer = tuned(
+        command_bench, TimeBound(max_time_s=BOUND_MS / 1000), TuningOptions(trials=8, seed=1, log=tmp_path / "log")
+    )
+    grid = [(watt, batch) for watt in command_bench.knobs[0].values for batch in command_bench.knobs[1].values]
     best_j = min(service_j(*point) for point in grid if latency_ms(*point) <= BOUND_MS)
     setting = (answer.setting["power_limit_w"], answer.setting["batch"])
     assert service_j(*setting) < 1.1 * best_j

@@ -129,9 +129,9 @@ def test_figures_that_are_not_known_are_none() -> None:
     assert spread_over_runs([[3.0, 3.1]]) is None
     assert spread_over_runs([[3.0], [5.0]]) is None
     assert spread_over_runs([[3.0, 3.0], [5.0, 5.0]]) is None
-    alike = spread_over_runs([[3.0, 3.3], [3.3, 3.0]])
-    assert alike is not None
-    assert (alike.value, alike.low) == (0.0, 0.0)
+    equal_runs = spread_over_runs([[3.0, 3.3], [3.3, 3.0]])
+    assert equal_runs is not None
+    assert (equal_runs.value, equal_runs.low) == (0.0, 0.0)
 
 
 # -- how it runs ------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_figures_that_are_not_known_are_none() -> None:
 
 @pytest.mark.long
 def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
-    whole = search_stress(Counted().bench, QUICK)
+    uninterrupted = search_stress(Counted().bench, QUICK)
 
     def stops(number: int, plan: Plan, report: Report) -> Report:
         if number == 4:
@@ -157,14 +157,14 @@ def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path: P
         file.write('{"stage": "tri')
     second = Counted()
     report = search_stress(second.bench, logged)
-    assert report == replace(whole, torn_line=8)
+    assert report == replace(uninterrupted, torn_line=8)
     again = Counted()
-    assert search_stress(again.bench, logged) == whole
+    assert search_stress(again.bench, logged) == uninterrupted
     assert len(again.limits) == 0
     assert len(first.limits) - 1 + len(second.limits) == 5 + 2 * 4 + 2 + 3 + 3
-    for other in (replace(logged, goal="spread"), replace(logged, seed=1)):
+    for changed in (replace(logged, goal="spread"), replace(logged, seed=1)):
         with pytest.raises(InputError, match="the log of another search"):
-            search_stress(Counted().bench, other)
+            search_stress(Counted().bench, changed)
 
 
 def test_a_kernel_or_a_gpu_that_fails_is_left_out_and_the_search_goes_on() -> None:
@@ -213,7 +213,7 @@ def test_on_this_node_the_limit_is_the_highest_one_and_all_is_as_before_after_ct
 ) -> None:
     nvml.write("model H100", "root yes", "gpus 1", "load 10 1", "gpu 0 limit 500000")
     (gpu,) = uuids()
-    seen: list[float] = []
+    noticed: list[float] = []
     monkeypatch.setitem(EFFORTS, "quick", SHORT)
     bench = kernels_on([ClockedDevice(facts=replace(FACTS, gpu=gpu))])
 
@@ -221,12 +221,12 @@ def test_on_this_node_the_limit_is_the_highest_one_and_all_is_as_before_after_ct
         assert limits == {"power_limit_w": 700, "lock_clock_mhz": None}
         report = bench.run(plan, limits, number)
         assert [run.status for run in report.runs] == [Outcome.OK]
-        seen.append(limit_w(gpu))
+        noticed.append(limit_w(gpu))
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         search_stress(replace(bench, run=run), StressSearchOptions(trials=2, rivals=(), log=tmp_path / "log"))
-    assert seen == [500]
+    assert noticed == [500]
     assert not notes(state)
 
 
@@ -235,13 +235,13 @@ def test_what_was_found_can_be_run_as_a_probe_of_its_own_name(tmp_path: Path) ->
     file = tmp_path / "found.json"
     setting = {**DEFAULTS, "threads": 512, "sm_clock_mhz": 1980.0}
     file.write_text(json.dumps({"schema": "whorl.tune.stress/1", "setting": setting}))
-    found = measure(
+    report = measure(
         tmp_path / "S", "stress", "launch", backend="simulated", model="H100", gpus=1, suite="quick", knobs=file
     )
-    names = {run.probe for run in found.report.runs}
+    names = {run.probe for run in report.report.runs}
     assert {name.partition("-")[0] for name in names} == {"stress", "launch"}
     assert "stress" not in names
-    assert found.report.wrong == []
+    assert report.report.wrong == []
     (conditions,) = {
         tuple(sorted(dict(row["conditions"]["parameters"]).items()))
         for row in Store.open(tmp_path / "S").arrow("runs").to_pylist()

@@ -83,7 +83,7 @@ PrologFlags=Alloc
         home.mkdir()
         shutil.chown(home, "mysql")
         home.chmod(0o755)
-        made = subprocess.run(
+        database = subprocess.run(
             [
                 *(_which("mariadb-install-db") or "", "--no-defaults", "--user=mysql", f"--datadir={home}"),
                 *("--auth-root-authentication-method=socket", "--skip-test-db", "--innodb-log-file-size=4M"),
@@ -92,7 +92,7 @@ PrologFlags=Alloc
             text=True,
             check=False,
         )
-        assert made.returncode == 0, made.stderr
+        assert database.returncode == 0, database.stderr
         socket, log = home / "sock", self.folder / "log" / "mariadbd.log"
         log.touch()
         shutil.chown(log, "mysql")

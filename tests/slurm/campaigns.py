@@ -36,13 +36,13 @@ class Site:
 
     def words(self, verb: str, *options: str) -> list[str]:
         """The words of `whorl campaign VERB`, with jobs that can start whorl."""
-        given = ["campaign", verb, "--store", str(self.store), *options]
+        arguments = ["campaign", verb, "--store", str(self.store), *options]
         if verb == "status":
-            return given
+            return arguments
         program = ["--program", shlex.join([*self._program, "-m", "whorl"])]
         setup = [word for name, value in self.environment.items() for word in ("--setup", f"export {name}={value}")]
-        given += ["--set", "settle=0"] if verb == "run" else []
-        return [*given, "--set", f"fleet={self.fleet}", *program, *setup]
+        arguments += ["--set", "settle=0"] if verb == "run" else []
+        return [*arguments, "--set", f"fleet={self.fleet}", *program, *setup]
 
     def campaign(self, verb: str, *options: str) -> subprocess.CompletedProcess[str]:
         """Run `whorl campaign VERB`, in the process that answers this user's commands."""
@@ -53,12 +53,12 @@ class Site:
     def status(self, *options: str) -> dict[str, Any]:
         done = self.campaign("status", "--json", *options)
         assert done.returncode == 0, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
 
     def states(self) -> dict[str, str]:
         """The state of each node."""
-        return {one["node"]: one["state"] for one in self.status()["by_node"]}
+        return {row["node"]: row["state"] for row in self.status()["by_node"]}
 
     @contextlib.contextmanager
     def driver(self, *options: str, path: Path | None = None) -> Iterator[subprocess.Popen[str]]:
@@ -79,22 +79,22 @@ class Site:
     def runs(self, campaign: str) -> Counter[tuple[str, str]]:
         """How many runs each GPU (`node/slot`) and probe has in a campaign."""
         store = Store.open(self.store)
-        found = store.sql(
+        rows = store.sql(
             "SELECT g.node || '/' || g.slot, r.workload FROM runs r JOIN (SELECT DISTINCT gpu, node, slot FROM gpus) g "
             f"USING (gpu) WHERE r.campaign = '{campaign}'"
         )
-        return Counter(zip(found[0].to_pylist(), found[1].to_pylist(), strict=True))
+        return Counter(zip(rows[0].to_pylist(), rows[1].to_pylist(), strict=True))
 
     def submitted(self) -> Counter[str]:
         """How many jobs of each name Slurm has seen that write to this folder."""
-        shown = self.slurm.run("scontrol", "-o", "show", "jobs").stdout.splitlines()
-        mine = (line for line in shown if f"StdOut={self.folder}/" in line)
-        return Counter(re.findall(r"JobName=(\S+)", "\n".join(mine)))
+        lines = self.slurm.run("scontrol", "-o", "show", "jobs").stdout.splitlines()
+        of_site = (line for line in lines if f"StdOut={self.folder}/" in line)
+        return Counter(re.findall(r"JobName=(\S+)", "\n".join(of_site)))
 
     def job(self, node: str, state: str = "") -> str | None:
         """The id of a node's job, if it is in this state."""
-        shown = self.slurm.run("squeue", "-h", "-a", "-o", "%j %T %A").stdout.splitlines()
-        rows = (line.split() for line in shown if line.startswith("whorl:"))
+        lines = self.slurm.run("squeue", "-h", "-a", "-o", "%j %T %A").stdout.splitlines()
+        rows = (line.split() for line in lines if line.startswith("whorl:"))
         return next((row[2] for row in rows if row[0].split(":")[2] == node and state in ("", row[1])), None)
 
 

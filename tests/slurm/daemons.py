@@ -182,8 +182,8 @@ class Slurm:
 
     def environment(self) -> dict[str, str]:
         """The environment of Slurm's commands."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
-        return kept | {
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
+        return variables | {
             "SLURM_CONF": str(self.folder / "etc" / "slurm.conf"),
             "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin",
         }
@@ -257,16 +257,16 @@ class Slurm:
         A job has no right to read what only root can: the interpreter of the tests may lie there.
         """
         site = next(path for path in sys.path if path.endswith("site-packages"))
-        found = Path(__file__).resolve().parents[2] / ".venv" / "tree"
+        tree = Path(__file__).resolve().parents[2] / ".venv" / "tree"
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-        paths = os.pathsep.join([str(found), site])
+        paths = os.pathsep.join([str(tree), site])
         system = shutil.which(version, path="/usr/local/bin:/usr/bin:/bin")
-        for program, more in ((sys.executable, {}), (system, {"PYTHONPATH": paths})):
+        for program, variables in ((sys.executable, {}), (system, {"PYTHONPATH": paths})):
             # Through a shell, as in a job: setpriv itself could still start what only root may read.
             words = ["sh", "-c", 'exec "$0" -c "import whorl, duckdb"', program or version]
             with contextlib.suppress(OSError):
-                if self.run(*words, user=user, env=more).returncode == 0:
-                    return words[-1:], more
+                if self.run(*words, user=user, env=variables).returncode == 0:
+                    return words[-1:], variables
         pytest.skip(f"jobs of {user} cannot start whorl here: no Python that this user may read has it")
 
     def submit(self, *options: str, user: str | None = "alice", env: dict[str, str] | None = None) -> str:
@@ -277,20 +277,20 @@ class Slurm:
 
     def field(self, job: str, name: str) -> str:
         """A field of `scontrol show job`."""
-        shown = self.run("scontrol", "-o", "show", "job", job).stdout
-        found = dict(part.partition("=")[::2] for part in shown.split() if "=" in part)
-        return found.get(name, "")
+        text = self.run("scontrol", "-o", "show", "job", job).stdout
+        fields = dict(part.partition("=")[::2] for part in text.split() if "=" in part)
+        return fields.get(name, "")
 
     def nodes_of(self, job: str, *, within: float = 20) -> list[str]:
         """The nodes of a job, once it runs."""
         self.until(lambda: self.field(job, "JobState") == "RUNNING", f"job {job} to run", within)
         return hostlist.expand(self.field(job, "NodeList"))
 
-    def until(self, condition: Callable[[], bool], what: str, within: float = 20) -> None:
+    def until(self, condition: Callable[[], bool], purpose: str, within: float = 20) -> None:
         """Wait for a condition."""
         end = time.monotonic() + within
         while not condition():
-            assert time.monotonic() < end, f"waited {within} s for {what}\n{self.log('slurmctld')}"
+            assert time.monotonic() < end, f"waited {within} s for {purpose}\n{self.log('slurmctld')}"
             time.sleep(0.1)
 
     def log(self, daemon: str, lines: int = 20) -> str:
@@ -301,9 +301,9 @@ class Slurm:
         """No jobs, and every node as slurm.conf says."""
         self.cancel_all()
         self.until(lambda: not self.run("squeue", "-h", "-a").stdout.strip(), "the jobs to end")
-        every = hostlist.compress(self.names)
+        nodes = hostlist.compress(self.names)
         features = "AvailableFeatures=v100,cab1", "ActiveFeatures=v100,cab1"
-        self.run("scontrol", "update", f"nodename={every}", "weight=10", *features)
+        self.run("scontrol", "update", f"nodename={nodes}", "weight=10", *features)
         for name, node in self.node_states().items():
             if "DRAIN" in node or "DOWN" in node:
                 self.run("scontrol", "update", f"nodename={name}", "state=resume")
@@ -315,8 +315,8 @@ class Slurm:
             self.run("scancel", *sorted(jobs))
 
     def node_states(self) -> dict[str, str]:
-        shown = self.run("scontrol", "-o", "show", "node").stdout
-        lines = (dict(part.partition("=")[::2] for part in line.split() if "=" in part) for line in shown.splitlines())
+        text = self.run("scontrol", "-o", "show", "node").stdout
+        lines = (dict(part.partition("=")[::2] for part in line.split() if "=" in part) for line in text.splitlines())
         return {line["NodeName"]: line["State"] for line in lines if "NodeName" in line}
 
     # -- daemons -------------------------------------------------------------------------------------------------
@@ -435,7 +435,7 @@ class Slurm:
 
     def _configure(self) -> None:
         etc, ports = self.folder / "etc", self._ports
-        every = hostlist.compress(self.names)
+        nodes = hostlist.compress(self.names)
         (etc / "slurm.conf").write_text(f"""\
 ClusterName=whorl
 SlurmctldHost={_host()}(127.0.0.1)
@@ -473,8 +473,8 @@ NodeName=DEFAULT CPUs=8 Sockets=2 CoresPerSocket=4 ThreadsPerCore=1 RealMemory=4
 {self._node_lines()}\
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-PartitionName=batch Nodes={every} Default=YES MaxTime=1:00:00 DefaultTime=10 State=UP OverSubscribe=NO PriorityTier=10
-PartitionName=urgent Nodes={every} MaxTime=5 State=UP OverSubscribe=NO PriorityTier=20 PreemptMode=OFF
+PartitionName=batch Nodes={nodes} Default=YES MaxTime=1:00:00 DefaultTime=10 State=UP OverSubscribe=NO PriorityTier=10
+PartitionName=urgent Nodes={nodes} MaxTime=5 State=UP OverSubscribe=NO PriorityTier=20 PreemptMode=OFF
 PartitionName=debug Nodes={self.names[0]} MaxTime=5 State=UP PriorityTier=10 PreemptMode=OFF
 """)
         (etc / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nConstrainDevices=no\n")

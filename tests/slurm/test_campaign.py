@@ -39,13 +39,13 @@ def test_every_gpu_is_measured_once_whatever_happens(slurm: Slurm) -> None:
 
     with site.driver(*options):
         slurm.until(lambda: len(site.submitted()) == 5, "a job for each node but the drained one", 40)
-    found = site.status()
-    why = {one["node"]: (one["state"], one["why"]) for one in found["by_node"]}
+    document = site.status()
+    why = {row["node"]: (row["state"], row["why"]) for row in document["by_node"]}
     assert why["n06"] == ("unavailable", "idle+drain: fan")
     assert why["n05"][0] == "waiting"
-    (free_by,) = [one["free_by"] for one in found["by_node"] if one["node"] == "n05"]
-    left = datetime.fromisoformat(free_by).replace(tzinfo=UTC) - datetime.now(UTC)
-    assert 0 < left.total_seconds() <= 600, "by the limit of bob's job, ten minutes from its start"
+    (free_by,) = [row["free_by"] for row in document["by_node"] if row["node"] == "n05"]
+    remaining = datetime.fromisoformat(free_by).replace(tzinfo=UTC) - datetime.now(UTC)
+    assert 0 < remaining.total_seconds() <= 600, "by the limit of bob's job, ten minutes from its start"
 
     slurm.until(lambda: "BeginTime" in slurm.field(preempted, "Reason") or not site.job("n01", "PENDING"), "requeue")
     slurm.run("scontrol", "update", f"jobid={preempted}", "StartTime=now")
@@ -53,9 +53,9 @@ def test_every_gpu_is_measured_once_whatever_happens(slurm: Slurm) -> None:
     slurm.run("scontrol", "update", "nodename=n06", "state=resume")
     done = site.campaign("run", *options, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout)
-    assert found["complete"]
-    assert found["gpus"] == {"expected": 24, "covered": 24, "partial": 0, "failed": 0}
+    document = json.loads(done.stdout)
+    assert document["complete"]
+    assert document["gpus"] == {"expected": 24, "covered": 24, "partial": 0, "failed": 0}
     assert site.runs("autumn") == every_gpu(slurm, "launch")
     assert site.submitted() == {f"whorl:autumn:{node}": 1 for node in slurm.names}
 
@@ -65,22 +65,22 @@ def test_a_plan_sends_nothing(slurm: Slurm) -> None:
     slurm.run("scontrol", "update", "nodename=n06", "state=drain", "reason=fan")
     done = site.campaign("plan", "--suite", "quick", "--budget", "1h", "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["schema"] == "whorl.campaign.plan/1"
-    assert (found["jobs"], found["gpus"], found["gpus_to_do"]) == (5, 24, 20)
-    assert found["unavailable"] == [{"node": "n06", "why": "idle+drain: fan"}]
-    assert (found["neighbours"], found["began"], found["new"]) == ("busy", None, True)
-    each_s = found["seconds_per_gpu"]
-    assert found["gpu_hours_measured"] == pytest.approx(20 * each_s / 3600)
+    document = json.loads(done.stdout)
+    assert document["schema"] == "whorl.campaign.plan/1"
+    assert (document["jobs"], document["gpus"], document["gpus_to_do"]) == (5, 24, 20)
+    assert document["unavailable"] == [{"node": "n06", "why": "idle+drain: fan"}]
+    assert (document["neighbours"], document["began"], document["new"]) == ("busy", None, True)
+    each_s = document["seconds_per_gpu"]
+    assert document["gpu_hours_measured"] == pytest.approx(20 * each_s / 3600)
     # A node of four GPUs is allocated for as long as its job: all at once, or one after another; and two minutes more.
-    assert found["gpu_hours_allocated"] == pytest.approx(20 * (each_s + 120) / 3600)
-    assert found["gpu_hours_allocated_by_neighbours"]["idle"] == pytest.approx(20 * (4 * each_s + 120) / 3600)
-    assert found["jobs_within_budget"] == int(1 / (4 * (each_s + 120) / 3600))
+    assert document["gpu_hours_allocated"] == pytest.approx(20 * (each_s + 120) / 3600)
+    assert document["gpu_hours_allocated_by_neighbours"]["idle"] == pytest.approx(20 * (4 * each_s + 120) / 3600)
+    assert document["jobs_within_budget"] == int(1 / (4 * (each_s + 120) / 3600))
     assert not site.store.exists()
     assert not site.submitted()
-    said = site.campaign("plan", "--suite", "quick").stdout
-    assert "6 nodes with 24 GPUs: 5 to do, 1 unavailable" in said
-    assert "not available: n06 (idle+drain: fan)" in said
+    plan = site.campaign("plan", "--suite", "quick").stdout
+    assert "6 nodes with 24 GPUs: 5 to do, 1 unavailable" in plan
+    assert "not available: n06 (idle+drain: fan)" in plan
 
 
 @pytest.mark.long
@@ -89,14 +89,14 @@ def test_a_gpu_that_fails_is_not_tried_again_and_a_missing_one_is_said(slurm: Sl
     site = Site(slurm, 'planted = { "n01/1" = "lost" }\ngpus = { n02 = 3 }\n')
     done = site.campaign("run", *PROBES, "--suite", "quick", "--nodes", "n[01-02]", "--json")
     assert done.returncode == 6, done.stdout + done.stderr
-    found = json.loads(done.stdout)
-    first, second = found["by_node"]
+    document = json.loads(done.stdout)
+    first, second = document["by_node"]
     assert (first["state"], first["covered"], first["failed"], first["tries"]) == ("covered", 3, 1, 1)
-    assert [one["state"] for one in first["by_gpu"]].count("failed") == 1
+    assert [row["state"] for row in first["by_gpu"]].count("failed") == 1
     assert (second["state"], second["covered"], second["tries"]) == ("failed", 3, 3)
     assert second["why"].startswith("its jobs found 3 GPUs, but Slurm says 4")
-    assert site.submitted()["whorl:" + found["campaign"] + ":n02:3"] == 1
-    assert all(n == 1 for n in site.runs(found["campaign"]).values()), "a further try measures what is missing only"
+    assert site.submitted()["whorl:" + document["campaign"] + ":n02:3"] == 1
+    assert all(n == 1 for n in site.runs(document["campaign"]).values()), "a further try measures what is missing only"
 
 
 @pytest.mark.long
@@ -119,9 +119,9 @@ def test_a_job_is_known_although_its_driver_ended_before_it_heard_of_it(slurm: S
     again = site.campaign("run", *options, "--once", "--json")
     assert json.loads(again.stdout)["by_node"][0]["state"] == "running"
     assert site.submitted() == {"whorl:autumn:n01": 1}
-    other = site.campaign("run", "--campaign", "autumn", "--suite", "full")
-    assert other.returncode == 2
-    assert "jobs of campaign autumn are in the queue, which was begun with other options" in other.stderr
+    other_user = site.campaign("run", "--campaign", "autumn", "--suite", "full")
+    assert other_user.returncode == 2
+    assert "jobs of campaign autumn are in the queue, which was begun with other options" in other_user.stderr
 
 
 @pytest.mark.long
@@ -157,7 +157,7 @@ def test_two_users_fill_one_store_at_once(slurm: Slurm) -> None:
     shared.chmod(0o2770)
     sites = {user: Site(slurm, user=user) for user in ("alice", "bob")}
     nodes = {"alice": "n01", "bob": "n02"}
-    every = {one: runs for one, runs in every_gpu(slurm, "launch").items() if one[0][:3] in nodes.values()}
+    measured_once = {row: runs for row, runs in every_gpu(slurm, "launch").items() if row[0][:3] in nodes.values()}
     for site in sites.values():
         site.store = shared / "store"
 
@@ -170,16 +170,16 @@ def test_two_users_fill_one_store_at_once(slurm: Slurm) -> None:
             out, error = driver.communicate(timeout=60)
             assert driver.returncode == 0, out + error
     measured = sites["alice"].runs("alice") + sites["alice"].runs("bob")
-    assert measured == every
+    assert measured == measured_once
     owners = {path.owner() for path in Store.open(shared / "store").files("runs")}
     assert owners == {"alice", "bob"}
-    for user, other in (("alice", "bob"), ("bob", "alice")):
-        found = sites[user].campaign("status", "--campaign", other)
-        assert found.returncode == 0, found.stderr
-        assert "4 of 4" in found.stdout, found.stdout
+    for user, other_user in (("alice", "bob"), ("bob", "alice")):
+        document = sites[user].campaign("status", "--campaign", other_user)
+        assert document.returncode == 0, document.stderr
+        assert "4 of 4" in document.stdout, document.stdout
         compacted = slurm.whorl("store", "compact", "--store", str(shared / "store"), user=user)
         assert compacted.returncode == 0, compacted.stderr
-    assert sites["bob"].runs("alice") + sites["bob"].runs("bob") == every
+    assert sites["bob"].runs("alice") + sites["bob"].runs("bob") == measured_once
 
 
 def doctored(site: Site, *options: str, status: int = 0) -> dict[str, Any]:
@@ -194,17 +194,17 @@ def doctored(site: Site, *options: str, status: int = 0) -> dict[str, Any]:
 def test_a_node_says_what_it_sees(slurm: Slurm) -> None:
     site = Site(slurm, "gpus = {n03 = 3}\n")
     document = doctored(site, "--nodes", "n02")
-    what = {one["what"]: one for one in document["findings"]}
+    by_topic = {finding["what"]: finding for finding in document["findings"]}
     assert document["works"]
-    assert what["node"]["detail"].startswith("n02")
-    assert what["GPUs"]["detail"] == "4 x V100-SXM2, simulated"
-    assert what["store"]["detail"] == f"{site.store.resolve()}: rows can be stored"
-    assert {"whorl", "python", "numpy", "pyarrow", "clock"} <= set(what)
+    assert by_topic["node"]["detail"].startswith("n02")
+    assert by_topic["GPUs"]["detail"] == "4 x V100-SXM2, simulated"
+    assert by_topic["store"]["detail"] == f"{site.store.resolve()}: rows can be stored"
+    assert {"whorl", "python", "numpy", "pyarrow", "clock"} <= set(by_topic)
     assert f"--set fleet={site.fleet}" in site.campaign("doctor", "--nodes", "n02").stdout, "the next command"
-    shown = site.campaign("doctor", "--nodes", "n03")
-    assert shown.returncode == 6
-    assert "Slurm says 4, the node has 3" in shown.stdout
-    assert "a campaign cannot measure there: Slurm's GPUs" in shown.stdout
+    done = site.campaign("doctor", "--nodes", "n03")
+    assert done.returncode == 6
+    assert "Slurm says 4, the node has 3" in done.stdout
+    assert "a campaign cannot measure there: Slurm's GPUs" in done.stdout
     assert list((site.store / "logs" / "doctor").iterdir()) == []
 
 

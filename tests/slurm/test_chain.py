@@ -221,8 +221,8 @@ def test_a_second_driver_of_a_script_is_refused(slurm: Slurm) -> None:
         first.communicate(timeout=30)
     closed = training.chain("--once", "--set", "folder=/proc/whorl", policy="reactive")
     assert (closed.returncode, closed.stderr.count("\n")) == (3, 1)
-    other = Chained(slurm, "other", "sleep 300")
-    assert "is the chain of" in other.chain("--once", "--set", f"folder={training.folder}/second").stderr
+    second_chain = Chained(slurm, "other", "sleep 300")
+    assert "is the chain of" in second_chain.chain("--once", "--set", f"folder={training.folder}/second").stderr
 
 
 @pytest.mark.long

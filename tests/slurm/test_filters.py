@@ -72,8 +72,8 @@ def submit(filtered: tuple[Slurm, str], *options: str, asks: bool = True) -> str
 
 def excluded(filtered: tuple[Slurm, str], *options: str, asks: bool = True) -> str:
     """The nodes that a submitted job avoids."""
-    found = filtered[0].field(submit(filtered, *options, asks=asks), "ExcNodeList")
-    return "" if found == "(null)" else found
+    value = filtered[0].field(submit(filtered, *options, asks=asks), "ExcNodeList")
+    return "" if value == "(null)" else value
 
 
 def test_a_job_that_asks_avoids_the_nodes(filtered: tuple[Slurm, str]) -> None:
@@ -222,9 +222,9 @@ def test_a_heterogeneous_job_is_left_alone(filtered: tuple[Slurm, str]) -> None:
     for line in ([str(script)], ["--wrap=true", "--nodes=2", ":", "--nodes=1"]):
         done = slurm.run("sbatch", "--hold", "--parsable", *asking, *line, user="alice", env=env)
         assert done.returncode == 0, done.stderr
-        shown = slurm.run("scontrol", "-o", "show", "job", done.stdout.strip()).stdout
-        assert shown.count("HetJobOffset=") == 2
-        assert shown.count("ExcNodeList=(null)") == 2, shown
+        text = slurm.run("scontrol", "-o", "show", "job", done.stdout.strip()).stdout
+        assert text.count("HetJobOffset=") == 2
+        assert text.count("ExcNodeList=(null)") == 2, text
     script.write_text("#!/bin/sh\n#SBATCH --nodes=2\ntrue\n")
     done = slurm.run("sbatch", "--hold", "--parsable", *asking, str(script), user="alice", env=env)
     assert slurm.field(done.stdout.strip(), "ExcNodeList") == "n01", "a script of one part"

@@ -53,15 +53,15 @@ def test_every_command_of_the_page_runs(slurm: Slurm) -> None:
     assert (folder / "first.html").stat().st_size > 100_000
 
     def answer(words: str) -> str:
-        (found,) = [text for command, text in printed.items() if command.startswith(words)]
-        return found
+        (text_printed,) = [text for command, text in printed.items() if command.startswith(words)]
+        return text_printed
 
     assert "4 nodes" in answer("whorl campaign plan")
     assert "n02/1" in answer("whorl verdicts")
     assert "together in jobs" not in answer("whorl verdicts"), "a job measures each GPU of its node for itself"
     assert "\nExclude n02" in answer("whorl advise --store fleet --workload gemm-fp32 --gpus 4")
     assert answer("whorl advise --store fleet --workload gemm-fp32 --format exclude") == "n02\n"
-    named = Store.open(folder / "fleet").sql("select distinct cluster from gpus").to_pylist()
-    assert named == [{"cluster": "whorl"}], "as Slurm calls it: jobs that are imported meet their GPUs"
+    clusters = Store.open(folder / "fleet").sql("select distinct cluster from gpus").to_pylist()
+    assert clusters == [{"cluster": "whorl"}], "as Slurm calls it: jobs that are imported meet their GPUs"
     assert (submitted := re.match(r"job (\d+) avoids n02", answer("job=$(sbatch"))), answer("job=$(sbatch")
     assert slurm.field(submitted[1], "ExcNodeList") == "n02"

@@ -28,7 +28,7 @@ def test_the_queue_and_what_is_expected_of_it(slurm: Slurm) -> None:
     assert slurm.nodes_of(runs) == slurm.names
     waits = slurm.submit("-N2", "-t30", "--job-name", "a|b\nc", "--comment", "x|y\nz", user="bob")
     held = slurm.submit("-N1", "--hold")
-    many = slurm.submit("-N1", "-a", "1-3", "-t5")
+    array = slurm.submit("-N1", "-a", "1-3", "-t5")
     slurm.until(lambda: client.jobs(waits)[0].start is not None, "Slurm to plan", within=60)
     jobs = {job.job: job for job in client.queue()}
     assert (jobs[runs].state, jobs[runs].nodes, jobs[runs].name) == ("RUNNING", "n[01-06]", "fill the cluster")
@@ -69,7 +69,7 @@ def test_the_queue_and_what_is_expected_of_it(slurm: Slurm) -> None:
     with pytest.raises(SchedulerError, match="keeps no accounts here") as caught:
         list(client.history(before))
     assert caught.value.absent
-    slurm.run("scancel", many)
+    slurm.run("scancel", array)
 
 
 def test_a_job_gets_the_environment_of_its_user(slurm: Slurm) -> None:
@@ -132,19 +132,19 @@ def test_slurm_runs_the_script_and_no_name_is_more_than_a_name(slurm: Slurm) -> 
         "--program",
         "printf %s\\\\n",
     ]
-    made = CliRunner().invoke(cli, [*line, "--setup", "cd /", "--option", "--comment='two words'"])
-    assert (made.exit_code, made.stderr) == (0, "")
+    rendered = CliRunner().invoke(cli, [*line, "--setup", "cd /", "--option", "--comment='two words'"])
+    assert (rendered.exit_code, rendered.stderr) == (0, "")
     script = folder / "job.sh"
-    script.write_text(made.stdout)
+    script.write_text(rendered.stdout)
     done = slurm.run("sbatch", "--parsable", str(script), user="alice")
     assert done.returncode == 0, done.stderr
     job = done.stdout.strip()
     slurm.until(lambda: slurm.field(job, "JobState") == "COMPLETED", "the job to end")
     words = ["probe", "run", "--suite", "quick", "--store", str(store), "--campaign", "autumn"]
     assert output.read_text().splitlines()[: len(words)] == words
-    shown = slurm.run("scontrol", "-o", "show", "job", job).stdout
-    assert "Account=two $(words) " in shown
-    assert "Comment=two words " in shown
+    text = slurm.run("scontrol", "-o", "show", "job", job).stdout
+    assert "Account=two $(words) " in text
+    assert "Comment=two words " in text
     assert (slurm.field(job, "JobName"), slurm.field(job, "NodeList")) == ("whorl:autumn:n03", "n03")
-    assert "OverSubscribe=NO" in shown
+    assert "OverSubscribe=NO" in text
     assert sorted(path.name for path in folder.iterdir()) == sorted([script.name, output.name])

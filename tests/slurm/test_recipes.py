@@ -68,9 +68,11 @@ def test_a_job_is_tagged_when_it_begins_and_ends(slurm: Slurm, site: Path) -> No
     tag(site, TAG.read_text())
     job = ran(slurm)
     slurm.until(lambda: len(list((site / "tags").glob("*.tag"))) == 2, "both tags")
-    found = [dict(line.split("=", 1) for line in path.read_text().splitlines()) for path in (site / "tags").iterdir()]
-    assert {one["event"] for one in found} == {"begin", "end"}
-    assert {(one["job"], one["node"], one["slurm_gpus"]) for one in found} == {(job, "n01", "0,1")}
+    tags = [dict(line.split("=", 1) for line in path.read_text().splitlines()) for path in (site / "tags").iterdir()]
+    assert {tag_fields["event"] for tag_fields in tags} == {"begin", "end"}
+    assert {(tag_fields["job"], tag_fields["node"], tag_fields["slurm_gpus"]) for tag_fields in tags} == {
+        (job, "n01", "0,1")
+    }
 
 
 @pytest.mark.long(short=1)
@@ -122,8 +124,8 @@ def test_the_health_check_says_what_is_wrong_and_drains_only_where_that_is_wante
     assert set(slurm.node_states().values()) == {"IDLE"}, "a finding alone changes no node"
     configure(slurm, site, program, store, drain="yes")
     slurm.until(lambda: "DRAIN" in slurm.node_states()["n02"], "n02 to be drained", 60)
-    shown = slurm.run("scontrol", "-o", "show", "node", "n02").stdout
-    assert "Reason=whorl: WHORL CRITICAL - " in shown
+    text = slurm.run("scontrol", "-o", "show", "node", "n02").stdout
+    assert "Reason=whorl: WHORL CRITICAL - " in text
     assert [name for name, state in slurm.node_states().items() if "DRAIN" in state] == ["n02"]
     (site / "whorl.conf").unlink()
 

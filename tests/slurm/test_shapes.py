@@ -147,21 +147,21 @@ def kinds() -> Iterator[Kinds]:
 class Answer:
     """What Slurm says to a job."""
 
-    def __init__(self, text: str, taken: bool) -> None:
-        self.text, self.taken = text, taken
+    def __init__(self, text: str, is_taken: bool) -> None:
+        self.text, self.taken = text, is_taken
         followed = re.search(r"whorl: (?:--exclude=)?(\S+) (?:excluded )?\(slow for sgemm\)", text)
         self.excluded = expand(followed[1]) if followed else []
-        found = re.search(r"to start at (\S+) .*? nodes? (\S+)", text)
-        self.start = dt.datetime.fromisoformat(found[1]) if found else None
-        self.nodes = expand(found[2]) if found else []
+        match = re.search(r"to start at (\S+) .*? nodes? (\S+)", text)
+        self.start = dt.datetime.fromisoformat(match[1]) if match else None
+        self.nodes = expand(match[2]) if match else []
 
 
 ASKING = {"cli_filter": ([], {"WHORL_ADVISE": "sgemm"}), "job_submit": (["--comment=whorl=sgemm"], {})}
 
 
 def ask(cluster: Slurm, command: Sequence[str], options: Sequence[str], asking: str | None) -> Answer:
-    more, env = ASKING[asking] if asking else ([], {})
-    done = cluster.run(*command[:1], "--test-only", *more, *options, *command[1:], user="alice", env=env)
+    options_of_asking, env = ASKING[asking] if asking else ([], {})
+    done = cluster.run(*command[:1], "--test-only", *options_of_asking, *options, *command[1:], user="alice", env=env)
     return Answer(done.stdout + done.stderr, done.returncode == 0)
 
 
@@ -201,12 +201,12 @@ def as_it_is(cluster: Kinds) -> Iterator[None]:
 @contextlib.contextmanager
 def reserved(cluster: Kinds) -> Iterator[None]:
     """Two nodes are alice's, who may use the others, too; the whole cluster is another's in half an hour."""
-    made = [
+    reservations = [
         ["reservation=kept", "nodes=n[07-08]", "starttime=now", "users=alice", "duration=20"],
         ["reservation=later", "nodes=ALL", "starttime=now+30minutes", "users=root", "duration=60", "flags=ignore_jobs"],
     ]
-    for one in made:
-        done = cluster.run("scontrol", "create", *one)
+    for row in reservations:
+        done = cluster.run("scontrol", "create", *row)
         assert done.returncode == 0, done.stderr
     cluster.advise(*cluster.advised)
     try:

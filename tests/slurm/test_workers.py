@@ -72,10 +72,10 @@ def certificates() -> set[Path]:
 
 @pytest.mark.long
 def test_two_jobs_make_the_answer_and_end(slurm: Slurm, root: Path) -> None:
-    asked = ["energy", "--store", str(root), "--by", "user", "--json"]
-    done = slurm.program(*asked, "--on", "slurm", "--workers", "2")
+    command = ["energy", "--store", str(root), "--by", "user", "--json"]
+    done = slurm.program(*command, "--on", "slurm", "--workers", "2")
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout) == json.loads(slurm.program(*asked).stdout)
+    assert json.loads(done.stdout) == json.loads(slurm.program(*command).stdout)
     slurm.until(lambda: not left(slurm), "the jobs to end")
 
 
@@ -117,9 +117,9 @@ def test_jobs_that_wait_too_long_are_cancelled_and_slurms_reason_is_told(slurm: 
 def test_an_interrupted_answer_leaves_no_job(slurm: Slurm, root: Path, number: signal.Signals) -> None:
     slurm.run("scontrol", "update", "nodename=" + ",".join(slurm.names), "state=drain", "reason=test")
     command = [sys.executable, "-m", "whorl", "energy", "--store", str(root), "--on", "slurm"]
-    asked = subprocess.Popen(command, env=slurm.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, env=slurm.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     slurm.until(lambda: left(slurm).count("PENDING") == 4, "the jobs to wait", within=60)
-    asked.send_signal(number)
-    asked.communicate(timeout=60)
-    assert asked.returncode != 0
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
     slurm.until(lambda: not left(slurm), "the jobs to be cancelled")
