@@ -117,15 +117,6 @@ def test_a_store_that_cannot_be_read_is_said_to_be(store: str, table: str) -> No
     assert "this user has no permission to read it" in result.stderr
 
 
-def test_exclude_is_one_line_possibly_empty(store: str) -> None:
-    result = advise(store, "--no-scheduler", "--format", "exclude")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "n02\n", "")
-    assert nodes(store, "--no-scheduler", workload="gemm") == "n02\n", "another name of it"
-    result = advise(store, "--no-scheduler", "--format", "exclude", workload="pagerank")
-    assert (result.exit_code, result.stdout) == (0, "\n")
-    assert result.stderr.startswith("whorl: note: nothing is excluded. No measurable benefit")
-
-
 @pytest.mark.long
 def test_the_users_own_nodes_are_printed_with_the_others(store: str, tmp_path: Path) -> None:
     listed = tmp_path / "mine"
@@ -184,12 +175,6 @@ def test_nodes_from_a_file(store: str, tmp_path: Path) -> None:
     assert refusal(*command, tmp_path / "none")
 
 
-def test_the_locality_penalty_moves_the_best_set(store: str) -> None:
-    near = document(store, "--gpus", "4", "--no-scheduler", "--set", "locality-penalty=1.7")
-    assert near["break_even"] is None or near["break_even"] < 1.7
-    assert near["spread"] is None or near["spread"]["slowdown"] >= near["packed"]["slowdown"] * 0.999
-
-
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
@@ -225,14 +210,6 @@ def test_what_is_missing(store: str, tmp_path: Path) -> None:
     for line in ("advise --workload sgemm", "advise apply 12"):
         assert "Missing option '--store'" in refusal(line)
     assert refusal("advise --workload sgemm --store", tmp_path / "none", status=3)
-
-
-def test_a_sentence_keeps_its_dots(store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from whorl.cli.documents.advice import sentence
-    from whorl.cli.output import say
-
-    say(f"Note: {sentence('not 5 nodes (n[1,3], ...)')} {sentence('any node will do.')}")
-    assert capsys.readouterr().out == "Note: not 5 nodes (n[1,3], ...). any node will do.\n"
 
 
 def queue(path: Path, load: float) -> str:

@@ -106,13 +106,6 @@ def test_junit_is_xml_with_a_case_for_each_gpu(status: CheckStatus, failed: int,
     assert "'n01/1 gemm-fp32'=12.00%;3;10" in line
 
 
-def test_an_alarm_counts_more_than_not_knowing_and_that_more_than_ok() -> None:
-    assert node_check(CheckStatus.OK).status is CheckStatus.OK
-    assert node_check(CheckStatus.OK, failed=True).status is CheckStatus.UNKNOWN
-    assert node_check(CheckStatus.WARNING, failed=True).status is CheckStatus.WARNING
-    assert NodeCheck("n01").status is CheckStatus.UNKNOWN
-
-
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The GPUs of this node: what the test puts here; an exception is raised."""

@@ -49,11 +49,6 @@ def test_what_the_driver_gives_without_dcgm(nvml: NvmlLibrary, statements: list[
     assert (finding["works"], words in finding["detail"]) == (works, True)
 
 
-def test_without_a_driver_nothing_is_said_of_gpm(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 0")
-    assert "GPM" not in answer()
-
-
 def test_pages_of_exporters() -> None:
     gpus = [Exported(number, usual()) for number in range(3)]
     with exporting(lambda path: Answer(page(gpus)) if path == "/metrics" else Answer("no", 500)) as exporter:
@@ -128,10 +123,3 @@ def test_an_engine_that_does_not_answer(h100s: DcgmEngine, monkeypatch: pytest.M
     works, detail = of_dcgm(h100s)["DCGM"]
     assert not works
     assert f"no DCGM engine answers at {h100s.address}" in detail
-
-
-def test_without_bindings_it_says_where_they_may_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("WHORL_PYDCGM_PATH", str(tmp_path))
-    finding = answer()["DCGM bindings"]
-    assert not finding["works"]
-    assert f"WHORL_PYDCGM_PATH is {tmp_path}, and there is no pydcgm.py in it" in finding["detail"]

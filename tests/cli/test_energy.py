@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from whorl.analysis.energy.answers import reconcile
 from whorl.cli import cli
-from whorl.dashboards.documents.books import balance_sentences
 from whorl.simulation.sample import write_sample
 from whorl.store import Store
 from whorl.tests.cli import calling
-from whorl.tests.cli.energy_answers import document, whorl
+from whorl.tests.cli.energy_answers import document
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
@@ -136,38 +132,6 @@ def test_energy_of_jobs_and_people_again_by_sql(sampled: Path, by: str) -> None:
         assert expected["measured_s"] == pytest.approx(row["gpu_s"])
         assert expected["idle_share"] == pytest.approx(row["idle_j"] / row["energy_j"])
     assert reply["total"]["energy_j"] == pytest.approx(sum(row["energy_j"] for row in again), rel=1e-9)
-
-
-@pytest.mark.long
-def test_the_sample_shows_people_whose_energy_it_was(sampled: Path) -> None:
-    text = whorl("--store", str(sampled)).stdout
-    lines = {line.split()[0]: line.split() for line in text.splitlines() if line}
-    assert lines["4201"][1:3] == ["alice", "physics"]
-    assert "(idle)" in lines
-    assert "(unattributed)" in lines
-    assert "Most: job 4201 of alice, " in text
-    assert "Save first: " in text
-    assert f"\nwhorl energy --store {sampled} --job 4201" in text
-    began, ended = text.splitlines()[1].removesuffix(" UTC").split(" to ")
-    asked = whorl("--store", str(sampled), "--since", "2020-01-01").stdout.splitlines()[1]
-    assert asked == f"readings from {began} to {ended} UTC; asked for: 2020-01-01 00:00:00 to {ended}"
-
-
-def test_the_books_of_the_sample_balance(sampled: Path) -> None:
-    answer = calling.document("energy reconcile --store", sampled, schema="energy.reconcile")
-    assert (answer["balances"], answer["problems"], len(answer["rows"])) == (True, [], 4)
-    for row in answer["rows"]:
-        parts = row["attributed_j"] + row["idle_time_j"] + row["unattributed_j"]
-        assert parts == pytest.approx(row["metered_j"], rel=1e-9)
-        assert row["not_read_s"] == 0
-
-
-@pytest.mark.long(short=1)
-@pytest.mark.parametrize(("gaps_j", "statement"), [(1e-10, False), (-1e-10, False), (3600.0, True)])
-def test_energy_in_gaps_is_told_unless_it_is_rounding(sampled: Path, gaps_j: float, statement: bool) -> None:
-    reply = reconcile(Store.open(sampled))
-    gpus = reply.gpus.with_columns(gaps_j=pl.lit(gaps_j), gaps_s=pl.lit(1e-9))
-    assert ("in gaps of the readings" in " ".join(balance_sentences(replace(reply, gpus=gpus)))) == statement
 
 
 def test_what_is_not_there_is_refused_with_what_there_is(sampled: Path) -> None:

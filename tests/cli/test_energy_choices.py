@@ -11,6 +11,7 @@ import pytest
 
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
+from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
 from whorl.tests.cli.calling import refusal
 from whorl.tests.cli.energy_answers import document
 from whorl.tests.conftest import BuiltOnce
@@ -76,11 +77,11 @@ def fleet(built_once: BuiltOnce) -> Path:
     def build(folder: Path) -> None:
         random, rows = np.random.default_rng(1), []
         at = np.arange(-3600, LASTED_S + 3600, STEP_S)
-        for gpu in range(GPUS):
+        for number in range(GPUS):
             works = (at >= 0) & (at <= LASTED_S)
             watts = np.where(works, 200.0 + random.normal(0, 4, len(at)), 50.0 + random.normal(0, 0.5, len(at)))
             rows.append(
-                {"ts": BEGAN + at * SECOND, "cluster": np.full(len(at), "c"), "gpu": np.full(len(at), uuid(gpu)),
+                {"ts": BEGAN + at * SECOND, "cluster": np.full(len(at), "c"), "gpu": np.full(len(at), uuid(number)),
                  "power_mw": np.round(1e3 * watts).astype(int), "utilization": np.where(works, 100, 0),
                  "memory_utilization": np.where(works, 10, 0)}
             )  # fmt: skip
@@ -157,8 +158,56 @@ def test_each_key_of_json_stands_in_the_documentation(fleet: Path, line: str) ->
     assert sorted(keys - documented) == []
 
 
+# -- energy jobs -------------------------------------------------------------------------------------------------------
+# `whorl energy` of jobs that were requeued, of arrays, over midnight, and beside the scheduler's own figure.
+
+
+HOUR = 3600
+ELEVEN = 11 * HOUR
+"""23:00, in seconds after noon."""
+
+
+@pytest.fixture(scope="module")
+def night(built_once: BuiltOnce) -> Path:
+    """A GPU at 200 W from 23:00 to 01:00. Job 5 ran twice, 6 is an array whose two tasks share the GPU."""
+
+    def build(folder: Path) -> None:
+        seconds = range(ELEVEN, ELEVEN + 2 * HOUR + 1, 10)
+        store_of(
+            folder / "store",
+            [gpu("GPU-a")],
+            [readings("GPU-a", seconds, [200.0] * len(seconds))],
+            [
+                job(5, "GPU-a", ELEVEN, ELEVEN + 600, allocation="5.0", job_energy_j=900_000),
+                job(5, "GPU-a", ELEVEN + 1200, ELEVEN + 1800, allocation="5.1", job_energy_j=900_000),
+                job("6_1", "GPU-a", ELEVEN + 1800, ELEVEN + 5400, share=0.5, raw_id="61"),
+                job("6_2", "GPU-a", ELEVEN + 1800, ELEVEN + 5400, share=0.5, raw_id="62"),
+            ],
+        )
+
+    return built_once("night-energy", build) / "store"
+
+
 @pytest.mark.long
-def test_a_year_is_at_the_pace_of_the_time_that_was_read(fleet: Path, excess: dict[str, dict[str, Any]]) -> None:
-    longer = document("excess", "--store", str(fleet), "--since", "2000-01-01", "--until", "2100-01-01")
-    for row, same in zip(longer["rows"], excess["gpu"]["rows"], strict=True):
-        assert row["year_kwh"] == pytest.approx(same["year_kwh"], rel=1e-9)
+def test_an_array_is_asked_for_by_its_number_and_a_task_by_either(night: Path) -> None:
+    tasks = document("--store", str(night), "--job", "6")["rows"]
+    assert {row["job_id"] for row in tasks} == {"6_1", "6_2"}
+    assert [row["energy_j"] for row in tasks] == pytest.approx([200 * 3600 / 2] * 2)  # equal shares
+    assert [row["job_id"] for row in document("--store", str(night), "--job", "62")["rows"]] == ["6_2"]
+
+
+def test_each_day_has_its_part_and_since_and_until_choose_a_part_of_a_job(night: Path) -> None:
+    rows = document("--store", str(night), "--by", "day")["rows"]
+    days = {"2026-11-02": 200 * HOUR, "2026-11-03": 200 * HOUR}
+    assert {row["day"]: row["energy_j"] for row in rows} == pytest.approx(days)
+    part = document("--store", str(night), "--since", "2026-11-02T23:45", "--until", "2026-11-03T00:15")
+    assert part["total"]["energy_j"] == pytest.approx(200 * 1800)
+    assert {row["job_id"]: row["energy_j"] for row in part["rows"]} == pytest.approx({"6_1": 180_000, "6_2": 180_000})
+
+
+@pytest.mark.long
+def test_a_job_of_the_same_number_on_another_cluster_is_not_beside_it(tmp_path: Path) -> None:
+    jobs = [job(5, "GPU-a", 0, 90), job(5, None, 0, 90, cluster="d"), job(6, None, 0, 90, cluster="d")]
+    store_of(tmp_path / "S", [gpu("GPU-a")], [readings("GPU-a", range(99), [200.0] * 99)], jobs)
+    answer = document("--store", str(tmp_path / "S"), "--job", "5", "--cluster", "c")
+    assert (answer["beside"], answer["rows"][0]["energy_j"]) == (0, pytest.approx(200 * 90))

@@ -87,17 +87,6 @@ def test_a_job_that_the_import_refused_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_idle_share_is_that_of_gpus_that_were_seen_idle(tmp_path: Path) -> None:
-    steady = readings("GPU-a", range(120), [50.0] * 20 + [200.0] * 100)
-    never = readings("GPU-b", range(120), [100.0] * 120)
-    jobs = [job(1, name, 20, 110) for name in ("GPU-a", "GPU-b")]
-    store_of(tmp_path / "S", [gpu("GPU-a"), gpu("GPU-b")], [steady, never], jobs)
-    [row] = [entry for entry in document("--store", str(tmp_path / "S"))["rows"] if entry["kind"] == "job"]
-    assert row["idle_j"] is None  # nobody knows what the other one draws without work
-    assert row["idle_share"] == pytest.approx(50 / 200, rel=0.01)
-
-
-@pytest.mark.long
 def test_a_gpu_of_which_no_reading_counts_is_in_no_sum_and_is_said(tmp_path: Path) -> None:
     seconds = range(600)
     watts = [50.0 if s < 300 else 200.0 for s in seconds]

@@ -43,8 +43,8 @@ def driver(folder: Path, header: str = HEADER, *capabilities: str) -> None:
     )
 
 
-def demo(folder: Path, **more: str) -> tuple[list[str], str]:
-    environment = {"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "HOME": os.environ.get("HOME", "/"), **more}
+def demo(folder: Path, **variables: str) -> tuple[list[str], str]:
+    environment = {"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "HOME": os.environ.get("HOME", "/"), **variables}
     done = subprocess.run(
         ["make", "demo"], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 
 import click
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli, output
+from whorl.cli.man import _roff
 from whorl.cli.output import ProgressBar, show, width
 from whorl.dashboards.document import Column, Command, Table
 from whorl.store import Store
@@ -29,7 +31,6 @@ FOUND = Table(
     ],
     [("n1 / 0", 1234, "12.345 ms", SAID, "[11.90, 13.00]"), ("n1 / 1", 7, "1.2 ms", "", "")],
 )
-NUMBERS = re.compile(r"\[?[+-]?\d[\d.,]*\]?")
 
 
 Print = Callable[[Table, int | None], str]
@@ -45,17 +46,6 @@ def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         return capsys.readouterr().out
 
     return text
-
-
-@pytest.mark.long(short=1)
-@pytest.mark.parametrize("columns", [30, 44, 60, 80, 120, None])
-def test_numbers_are_never_split(columns: int | None, printed: Print) -> None:
-    text = printed(FOUND, columns)
-    assert text.isascii()  # no ellipsis
-    assert {"1,234", "7", "12.5", "[+11.9,", "+13.0]"} <= set(text.split())
-    assert columns is None or max(map(len, text.splitlines())) <= columns
-    numbers = set(NUMBERS.findall(text.replace("row 2", "").replace("[95 %]", "")))
-    assert numbers <= {number for row in FOUND.texts() for cell in row for number in NUMBERS.findall(cell)}
 
 
 def test_columns_leave_in_the_order_that_the_table_says_and_then_each_row_takes_a_line_per_column(
@@ -165,14 +155,6 @@ def test_an_error_is_cut_in_the_middle(store: Store) -> None:
     assert max(len(done.output), len(whorl("sql --store", store.root, name).output)) < 3_000
 
 
-def test_json_holds_no_control_character(capsys: pytest.CaptureFixture[str]) -> None:
-    document = {"schema": "a", "name": "\x1b\n\x9b"}
-    output.print_json(document)
-    text = capsys.readouterr().out
-    assert not set("\x1b\x9b") & set(text)
-    assert json.loads(text) == document
-
-
 def test_an_option_of_one_value_that_is_given_twice_is_refused_and_others_are_not() -> None:
     for option, status, line in (
         ("--store", 2, "verdicts --store A --store B"),
@@ -183,3 +165,61 @@ def test_an_option_of_one_value_that_is_given_twice_is_refused_and_others_are_no
         assert (done.exit_code, f"{option} is given 2 times" in done.stderr) == (status, True), done.stderr
     allowed = "verdicts variability --store /nowhere/S --cluster a --cluster b --json --json"
     assert "is not a store" in whorl(allowed).stderr
+
+
+# -- man ---------------------------------------------------------------------------------------------------------------
+# The manual page and the completion of a shell: both are made from the commands.
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    if isinstance(command, click.Group):
+        for name in command.commands:
+            yield (*path, name), command.commands[name]
+            yield from commands(command.commands[name], (*path, name))
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    done = CliRunner().invoke(cli, ["man"], prog_name="whorl")
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_every_command_and_every_option_is_on_the_page(page: str) -> None:
+    sections = dict(re.findall(r"^\.SS whorl ([^\n]+)\n(.*?)(?=^\.SS |\Z)", page, flags=re.MULTILINE | re.DOTALL))
+    answer = dict(commands(cli))
+    sections = {name.replace("\\-", "-"): text for name, text in sections.items()}
+    assert {" ".join(path) for path in answer} == sections.keys()
+    for path, command in answer.items():
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and not parameter.hidden:
+                assert f".B {parameter.opts[0]}".replace("-", "\\-") in sections[" ".join(path)]
+
+
+def test_nothing_in_a_text_steers_the_page(page: str) -> None:
+    assert _roff(".so /etc/passwd\n'x a-b\\n") == "\\&.so /etc/passwd\n\\(aqx a\\-b\\en"
+    steering = {line.split()[0] for line in page.splitlines() if line.startswith((".", "'"))}
+    assert steering == {".TH", ".SH", ".SS", ".B", ".PP", ".TP", ".nf", ".fi"}
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff on this machine")
+def test_groff_sets_the_page_without_a_warning(page: str) -> None:
+    done = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww", "-rLL=80n"], input=page, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "whorl verdicts variability" in done.stdout
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    def offered(words: str, place: int) -> set[str]:
+        environment = {"_WHORL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(place)}
+        done = CliRunner().invoke(cli, [], prog_name="whorl", env=environment)
+        return {line.partition(",")[2] for line in done.stdout.splitlines()}
+
+    assert offered("whorl verdicts va", 2) == {"variability"}
+    assert offered("whorl advise --par", 2) == {"--partition"}
+    assert offered("whorl advise --set max-", 3) == {"max-share=", "max-age="}
+    for shell in ("bash", "zsh", "fish"):
+        script = CliRunner().invoke(cli, [], prog_name="whorl", env={"_WHORL_COMPLETE": f"{shell}_source"}).stdout
+        assert "_WHORL_COMPLETE" in script

@@ -102,14 +102,6 @@ def test_a_braked_gpu_is_named_before_the_plan_with_the_gain_of_exchanging_it(st
     assert printed.index("Exchange") < printed.index("nvidia-smi")
 
 
-def test_work_below_its_limit_gets_no_plan(store: Path) -> None:
-    document = plan(store, HEALTHY[0], workload="stream-triad")
-    assert document["refused"] == "not at its limit"
-    assert document["commands"] == []
-    assert document["saved_pct"] is None
-    assert {row["plan_limit_w"] for row in document["rows"]} == {None}
-
-
 def test_a_budget_is_kept_and_the_present_power_makes_a_faster_job(store: Path) -> None:
     hosts = ",".join(HEALTHY)
     document = plan(store, hosts, "--budget", "5.2kW")
@@ -125,20 +117,6 @@ def test_a_budget_is_kept_and_the_present_power_makes_a_faster_job(store: Path) 
     assert max(row["plan_limit_w"] for row in same_power["rows"]) > 650
 
 
-@pytest.mark.parametrize(("words", "says"), [
-    (("--hosts", "n[12-13]"), "n[12-13]"),
-    (("--hosts", "c001-["), "brackets"),
-    (("--workload", "nothing"), "nothing is no probe of whorl"),
-    (("--workload", "gemm-fp16"), "whorl probe run gemm-fp16"),
-    (("--limit", "500"), "500 W"),
-    (("--budget", "4.2 MW"), "4.2kW"),
-    (("--cluster", "elsewhere"), "c001-"),
-])  # fmt: skip
-def test_what_is_missing_is_one_sentence(words: tuple[str, str], says: str, store: Path) -> None:
-    options = {"--hosts": HEALTHY[0], "--workload": "gemm-fp32"} | dict([words])
-    assert says in refusal("advise power-plan --store", store, *(word for pair in options.items() for word in pair))
-
-
 def test_a_class_without_curve_is_told_what_to_measure(tmp_path: Path) -> None:
     probe(tmp_path / "store", "gemm-fp32 --suite quick")
     sentence = refusal(*asked(tmp_path / "store", "c001-1"))
@@ -147,14 +125,6 @@ def test_a_class_without_curve_is_told_what_to_measure(tmp_path: Path) -> None:
     assert (words[:3], words[-2:]) == (["probe", "run", "gemm-fp32"], ["--power-limit", "665"])
     with pytest.raises(InputError, match="3 or more GPUs"):
         whorl.advise_power_plan(tmp_path / "store", hosts="c001-1", workload="gemm-fp32")
-
-
-def test_gpus_of_two_models_have_no_plan(tmp_path: Path) -> None:
-    for model in ("H100", "V100"):
-        backend = f"--backend simulated:model={model},gpus=4"
-        done = call(f"probe run launch --suite quick --cluster both {backend} --store", tmp_path / "store")
-        assert done.exit_code == 0, done.output
-    assert "H100-SXM5 and V100-SXM2" in refusal(*asked(tmp_path / "store", "c001-1", workload="launch"))
 
 
 def test_imported_work_is_told_how_it_gets_runs_without_a_probe(tmp_path: Path) -> None:

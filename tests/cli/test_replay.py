@@ -21,7 +21,6 @@ from whorl.analysis.replay.outcome import FIGURES
 from whorl.store.importing import Options, import_file
 from whorl.tests.cli import calling
 from whorl.tests.cli.calling import refusal as refused
-from whorl.tests.probed_fleet import stored
 from whorl.tests.stores import new_store
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -82,13 +81,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "S")
 
 
-def test_jobs_that_run_the_same_on_every_gpu_need_no_scores(jobs: Path, store: str) -> None:
-    words = ("--trace", jobs, "--class", "*=none", "--policy", "packed", "--nodes", "4", "--gpus-per-node", "8")
-    reply = document(*words, "--store", store)
-    figures = [[row["avg_jct_s"] for row in answer["rows"]] for answer in (reply, document(*words))]
-    assert figures[0] == figures[1]
-
-
 def test_a_policy_that_knows_the_gpus_gains_measurably(jobs: Path, store: str) -> None:
     """One GPU is 2.5 times slower: staying off it gains. Draining its node loses three good GPUs of a busy fleet."""
     reply = document(
@@ -104,15 +96,6 @@ def test_a_policy_that_knows_the_gpus_gains_measurably(jobs: Path, store: str) -
     assert gains["drain-outliers", "packed"]["upper_pct"] < 0
     assert gains["pm-first-sticky", "drain-outliers"]["measurable"]
     assert len(best["per_seed"]) == 6
-
-
-@pytest.mark.long
-def test_the_energy_is_known_where_the_power_is(jobs: Path, store: str) -> None:
-    common = ("--trace", jobs, "--store", store, "--policy", "packed", "--class")
-    row = document(*common, "*=gemm")["rows"][0]
-    # Every GPU draws 200 W while it is held.
-    assert row["energy_j"] == pytest.approx(200 * row["util_held"] * 24 * row["end_s"], rel=1e-6)
-    assert document(*common, "quiet=none")["rows"][0]["energy_j"] is None
 
 
 @pytest.mark.long
@@ -148,16 +131,6 @@ def test_all_decide_by_one_clock_unless_asked_otherwise(jobs: Path, store: str) 
     assert "pal: these wait for the edges of rounds and the baselines do not" in " ".join(warned.stdout.split())
 
 
-def test_only_what_has_times_is_offered_as_a_class(tmp_path: Path) -> None:
-    """The probe `idle` has runs and no times: nothing can be replayed at it."""
-    store, _ = stored(tmp_path / "S", 8, telemetry=False)
-    jobs = trace(tmp_path, "1,1,0,100,quiet")
-    for chosen in ((), ("--class", "quiet=idle")):
-        sentence = refusal("--trace", jobs, "--store", store.root, *chosen)
-        assert "copy-h2d, gemm-fp32, pagerank, stream-triad" in sentence
-        assert "idle" not in sentence.rpartition("there is")[2]
-
-
 @pytest.mark.long
 @needs_published
 def test_the_models_of_the_published_traces_need_no_class(tmp_path: Path) -> None:
@@ -174,14 +147,6 @@ def test_the_models_of_the_published_traces_need_no_class(tmp_path: Path) -> Non
     notes = " ".join(json.loads(mapped.stdout)["notes"])
     for words in ("GPT2 like resnet", "resnet50 like nothing", "vgg19, DCGAN, PointNet: no workload"):
         assert words in notes
-
-
-def test_without_a_store_all_gpus_are_alike(jobs: Path) -> None:
-    answer = document("--trace", jobs, *FLEET, "--policy", "pm-first-sticky,weights")
-    averages = {row["policy"]: row["avg_jct_s"] for row in answer["rows"]}
-    assert averages["pm-first-sticky"] == pytest.approx(averages["packed"])
-    assert averages["drain-outliers"] == averages["packed"]
-    assert any("all GPUs are equal" in note for note in answer["notes"])
 
 
 def test_the_answer_is_that_of_a_hand(tmp_path: Path) -> None:
@@ -327,3 +292,129 @@ def test_what_cannot_be_replayed_costs_no_other_policy_and_no_other_trace(tmp_pa
         "--gpus-per-node), or leave the job out (left out: packed, pal, drain-outliers)"
     )
     assert "job vast asks for 25 GPUs and the fleet has 24" in refusal("--trace", wide, *shape)
+
+
+# -- replay policies ---------------------------------------------------------------------------------------------------
+# `whorl replay` with whole schedulers and with policies of users: what is printed, compared, and refused.
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+SHOCKWAVE = Path(__file__).resolve().parents[3] / "shared" / "data" / "schedulers" / "shockwave"
+needs_schedulers = pytest.mark.skipif(not SHOCKWAVE.is_dir(), reason=f"the published schedulers are not in {SHOCKWAVE}")
+SHAPE = ("--nodes", "1", "--gpus-per-node", "2", "--workers", "1")
+
+
+def document_of_policies(*words: object, status: int = 0) -> dict[str, Any]:
+    return calling.document("replay", *words, status=status)
+
+
+def of_policy(rows: list[dict[str, Any]], policy: str) -> dict[str, Any]:
+    (row,) = (row for row in rows if row["policy"] == policy)
+    return row
+
+
+@pytest.fixture
+def jobs_of_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two GPUs; while a job of both runs, a long and a short one come."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "jobs.csv"
+    path.write_text(HEAD + "wide,2,0,100,m\nlong,2,10,200,m\nshort,2,20,50,m\n")
+    return path
+
+
+def test_the_policy_of_the_docs_runs_as_it_stands_there(jobs_of_policies: Path) -> None:
+    code, placement = re.findall(r"^```python\n(.*?)^```", (DOCS / "replay.md").read_text(), re.M | re.S)
+    assert len(code.splitlines()) <= 30
+    Path("my_module.py").write_text(code + placement)
+    answer = document_of_policies(
+        "--trace", jobs_of_policies, *SHAPE, "--policy", "my_module:MyPolicy", "--scheduler", "fifo,srtf"
+    )
+    row = of_policy(answer["rows"], "my_module:MyPolicy")
+    assert row["scheduler"] is None
+    assert row["avg_jct_s"] == pytest.approx((100 + 340 + 130) / 3)  # short before long
+    (finding,) = (entry for entry in answer["findings"] if entry["policy"] == "my_module:MyPolicy")
+    over_packed = next(gain for gain in finding["gains"] if gain["against"] == "packed")
+    packed_s = (100 + 290 + 330) / 3  # under the first scheduler, fifo
+    assert over_packed["mean_pct"] == pytest.approx(100 * (1 - row["avg_jct_s"] / packed_s))
+    assert finding["gains"][-1]["mean_pct"] == 0
+    assert document_of_policies(
+        "--trace",
+        jobs_of_policies,
+        *SHAPE,
+        "--policy",
+        "my_module:MyPolicy",
+        "--world",
+        "knowledge=none",
+        status=2,
+    )
+    rows = document_of_policies(
+        "--trace", jobs_of_policies, *SHAPE, "--policy", "my_module:LastGpus", "--scheduler", "srtf"
+    )["rows"]
+    assert of_policy(rows, "my_module:LastGpus")["avg_jct_s"] == of_policy(rows, "packed")["avg_jct_s"]
+
+
+def decides(body: str) -> str:
+    """A module whose policy answers this."""
+    head = "from whorl.analysis.replay import Allocation, Decision, Policy\n\n\nclass Mine(Policy):\n"
+    return f"{head}    def decide(self, view):\n        {body}\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "fragments"),
+    [
+        (decides("return Decision({0: Allocation((0, 5))})"), ["wide", "5"]),
+        (decides("return Decision({0: Allocation((0, 0))})"), ["wide", "0"]),
+        (decides("return Decision({}, view.now_s - 1)"), ["-1"]),
+        (decides("return Decision({}, float('nan'))"), ["nan"]),
+        (decides("return Decision()"), ["wide"]),
+        (decides("return {}[7]"), ["7", "0 s"]),
+        (decides("return None"), ["None"]),
+        *((module, [":Mine"]) for module in (None, "x = 1\n", "class Mine: pass\n", "1 / 0\n", "class Mine(:\n")),
+    ],
+)
+def test_what_a_policy_does_wrong_is_one_sentence_and_other_rows_are_given(
+    module: str | None, fragments: list[str], jobs_of_policies: Path
+) -> None:
+    name = f"made_{abs(hash(module))}"
+    if module is not None:
+        Path(f"{name}.py").write_text(module)
+    result = whorl("--trace", jobs_of_policies, *SHAPE, "--policy", f"{name}:Mine,packed", "--json")
+    assert result.exit_code == 2, result.output
+    assert {row["policy"] for row in json.loads(result.stdout)["rows"]} == {"packed", "drain-outliers"}
+    (sentence,) = (line for line in result.stderr.splitlines() if "Mine" in line)
+    assert all(fragment in sentence for fragment in fragments)
+
+
+def test_the_policies_are_listed_with_what_they_need_to_know() -> None:
+    from whorl.analysis.replay import POLICIES
+
+    listed = whorl("--policy", "help")
+    assert listed.exit_code == 0, listed.output
+    page = (DOCS / "replay.md").read_text()
+    for policy in POLICIES:
+        assert re.search(rf"^{policy.name} ", listed.stdout, re.M), policy.name
+        assert f"`{policy.name}`" in page, policy.name
+
+
+@needs_schedulers
+@pytest.mark.long
+def test_the_commands_of_the_docs_for_whole_schedulers() -> None:
+    """On the published trace of Shockwave; its jobs of one GPU with the pairs of Gavel."""
+    trace, regimes = SHOCKWAVE / "jobs_32gpus.csv", SHOCKWAVE / "regimes_32gpus.json"
+    fleet = ("--nodes", 32, "--gpus-per-node", 1, "--workers", 1)
+    answer = document_of_policies("--trace", trace, "--regimes", regimes, *fleet, "--policy", "shockwave,las,srtf,fifo")
+    rows = {row["policy"]: row for row in answer["rows"]}
+    assert {name: row["scheduler"] for name, row in rows.items()} == {
+        **dict.fromkeys(("shockwave", "las", "srtf", "fifo")), "packed": "fifo", "drain-outliers": "fifo",
+    }  # fmt: skip
+    assert "rounds of 120 s" in answer["conditions"]["clock"]
+    assert "20 s" in answer["conditions"]["cost of a start"]
+    shockwave = rows["shockwave"]
+    assert shockwave["makespan_s"] == pytest.approx(24_197, rel=0.04)
+    assert shockwave["avg_jct_s"] == pytest.approx(9_958, rel=0.04)
+    assert shockwave["unfair_pct"] <= 7.5
+    assert shockwave["worst_ftf"] <= 2.1
+    makespans_s = {name: rows[name]["makespan_s"] for name in ("las", "srtf", "fifo")}
+    assert shockwave["makespan_s"] <= 0.8 * min(makespans_s.values())
+    assert makespans_s == pytest.approx({"las": 31_341, "srtf": 31_335, "fifo": 31_461}, rel=2e-3), "of the same rules"
+    assert (rows["srtf"]["unfair_pct"], rows["srtf"]["worst_ftf"]) == (0, pytest.approx(0.721, abs=1e-3))

@@ -91,16 +91,6 @@ def test_what_cannot_be_used_is_said_in_one_sentence(
     assert not (tmp_path / "S").exists(), "no store is made for nothing"
 
 
-def test_fleets_are_clusters_of_their_own(tmp_path: Path) -> None:
-    for line in ("--model V100 --seed 1", "--model H100 --seed 1", "--model V100 --seed 2"):
-        fleet = whorl(f"demo sim --gpus 24 --set runs=1 --fault 0 {line} --store", tmp_path / "S")
-        assert fleet.exit_code == 0, fleet.output
-    answer = document("verdicts variability --set replicates=0 --store", tmp_path / "S")
-    by_gpu = {row["cluster"]: row for row in answer["rows"] if row["level"] == "gpu"}
-    assert sorted(by_gpu) == ["simulated-H100-1", "simulated-V100-1", "simulated-V100-2"]
-    assert all(row["gpus"] == 24 and row["fence_pct"] < 20 for row in by_gpu.values())
-
-
 def test_what_is_too_short_for_a_run_says_so_and_names_no_command_that_fails(tmp_path: Path) -> None:
     short = "demo sim --gpus 1 --set hours=0.001 --store"
     text = whorl(short, tmp_path / "S", "--fault", "HOT").stdout

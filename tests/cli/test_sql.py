@@ -6,17 +6,17 @@ import csv
 import io
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
+from whorl.cli import cli, output
+from whorl.cli.schema import _type
 from whorl.errors import QueryError
 from whorl.store import Store
 from whorl.store.schema import TABLES
@@ -169,26 +169,6 @@ def test_what_reads_or_writes_elsewhere_is_refused(store: Store, tmp_path: Path)
     assert list(tmp_path.iterdir()) == [secret]
 
 
-def test_the_network_is_not_reached(store: Store) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"http://127.0.0.1:{server.getsockname()[1]}"
-        for query in (f"from read_csv('{address}/x')", f"from '{address}/x.parquet'", f"install x from '{address}'"):
-            assert whorl(store, query).exit_code == 4
-        server.setblocking(False)
-        with pytest.raises(BlockingIOError):  # nobody came
-            server.accept()
-
-
-@pytest.mark.long
-def test_variables_are_not_tables(store: Store) -> None:
-    secret = pl.DataFrame({"word": ["sesame"]})
-    for unsafe in (False, True):
-        for name in ("secret", "connection", "statements", "answer"):
-            with pytest.raises(QueryError, match=r"no table|does not exist"):
-                store.sql(f"from {name}", unsafe=unsafe)
-    assert secret["word"].to_list() == ["sesame"]
-
-
 def test_unsafe_lifts_it(store: Store, tmp_path: Path) -> None:
     (tmp_path / "secret.csv").write_text("word\nsesame\n")
     query = f"select word, n from '{tmp_path}/secret.csv', (select count(*) n from runs)"
@@ -241,8 +221,49 @@ def test_no_escape_codes_and_no_cut_text_where_the_output_is_no_terminal(store: 
         assert done.stderr == "(1 row)\n"
 
 
-def test_spilled_sorting_leaves_nothing_behind(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    whorl(store, "select count(*) from (select i from range(2000000) t(i) order by hash(i))")
-    assert list(tmp_path.iterdir()) == []
+# -- schema ------------------------------------------------------------------------------------------------------------
+# `whorl schema`: every table and column is explained, in every form.
+
+
+def printed_schema(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["schema", *arguments])
+
+
+def test_text_names_every_column_with_unit_and_meaning() -> None:
+    lines = printed_schema().stdout.splitlines()
+    for spec in TABLES:
+        assert f"{spec.name}: one row is {spec.row}" in lines
+        for column in spec.columns:
+            begins = [column.name, *_type(column).split()][:2]
+            assert any(line.split()[:2] == begins and line.endswith(column.description) for line in lines), column.name
+
+
+@pytest.mark.long(short=1)
+@pytest.mark.parametrize("columns", [80, 120, None])
+def test_it_fits_a_terminal_and_a_pipe_has_whole_lines(columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables of codes break their sentences as well; the SQL of a view is shown to those who ask for the view."""
+    monkeypatch.setattr(output, "width", lambda: columns)
+    lines = printed_schema().stdout.splitlines()
+    assert not [line for line in lines if columns is not None and len(line) > columns]
+    assert not [line for line in lines if line.startswith("row 1")], "no table is printed row by row"
+    for view in sample(VIEWS, short=3):
+        assert any(line.startswith(f"{view.name} (view): one row is ") for line in lines)
+        assert view.sql not in lines
+        view_text = printed_schema(view.name).stdout
+        assert " ".join(view.sql.split()) in " ".join(view_text.split())
+
+
+def test_every_column_of_a_view_is_explained() -> None:
+    document = json.loads(printed_schema("--json", "runs", *(view.name for view in VIEWS)).stdout)
+    for view in document["views"]:
+        assert all(column["description"] for column in view["columns"]), view["name"]
+    page = printed_schema("--markdown").stdout
+    assert "- `total_j` (DOUBLE, J): energy of all of them" in page
+    assert "It has all columns of `telemetry`." in page.partition("## telemetry_of_job (view)")[2]
+    assert "SELECT" not in page
+
+
+def test_an_unknown_table_is_a_sentence() -> None:
+    result = printed_schema("nothing")
+    assert result.exit_code == 2
+    assert "there is no table 'nothing'; there are gpus, telemetry, campaigns, runs" in result.stderr

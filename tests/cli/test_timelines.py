@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from click.testing import Result
 
+from whorl.tests.chain_log import CLUSTER_NODES, chain_log
 from whorl.tests.cli import calling
 from whorl.tests.cli.calling import refusal, whorl
 
@@ -173,29 +176,6 @@ def test_what_cannot_be_concluded_is_said(tmp_path: Path, frame: pl.DataFrame, w
     assert "no dates" in whorl("verdicts --since 30d --store", store).output
 
 
-def test_rows_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    wrong = {0: ("duration", float("nan")), 1: ("duration", -1.0), 2: ("duration", float("inf")), 3: ("rank", -1),
-             4: ("optype", None)}  # fmt: skip
-    frame = timeline(slow={2: 1.6}).with_row_index()
-    for number, (column, value) in wrong.items():
-        spoilt = pl.when(pl.col("index") == number).then(pl.lit(value)).otherwise(column)
-        frame = frame.with_columns(spoilt.alias(column))
-    store = imported(tmp_path, frame.drop("index"))
-    assert rows_of(store, "select refused, kept from imports") == [[5, frame.height - 5]]
-    assert [row["name"] for row in verdicts(store)["rows"]] == ["rank 2"]
-
-
-def test_another_unit_is_read_where_the_file_says_it(tmp_path: Path) -> None:
-    frame = timeline(slow={2: 1.6})
-    for name in "ab":
-        (tmp_path / name).mkdir()
-    in_ms = frame.with_columns(pl.col("duration") * 1000).rename({"duration": "duration_ms"})
-    stores = imported(tmp_path / "a", frame), imported(tmp_path / "b", in_ms)
-    [[seconds], [of_ms]] = (rows_of(store, "select max(duration_s) from operations")[0] for store in stores)
-    assert seconds == pytest.approx(of_ms)
-    assert [row["name"] for row in verdicts(stores[1])["rows"]] == ["rank 2"]
-
-
 @pytest.mark.long
 def test_two_jobs_keep_apart(tmp_path: Path) -> None:
     """A file adds nothing twice; another job needs a name of its own, and then the names of ranks have it."""
@@ -245,10 +225,57 @@ def test_a_small_file_that_is_wrong_is_named(tmp_path: Path, name: str, text: st
     assert not (tmp_path / "S").exists()
 
 
-def test_files_that_are_no_timelines(tmp_path: Path) -> None:
-    timeline().write_parquet(tmp_path / "trace.parquet")
-    cut, runs = tmp_path / "cut.parquet", tmp_path / "runs.csv"
-    cut.write_bytes((tmp_path / "trace.parquet").read_bytes()[:-200])
-    assert "damaged" in refusal("import --store", tmp_path / "S", cut)
-    runs.write_text("exp,uuid,perf\na,GPU-1,5\n")
-    assert "no timeline" in refusal("import --unit ms --set job=x --store", tmp_path / "S", runs)
+# -- chain study -------------------------------------------------------------------------------------------------------
+# `whorl jobs chain-study`: what it prints, writes and refuses. Its figures are checked in tests/analysis/chains.
+
+
+def study(log: Path, *words: object) -> Result:
+    return calling.whorl("jobs chain-study --log", log, "--cluster-nodes", CLUSTER_NODES, *words)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "log.csv"
+    path.write_text(chain_log())
+    return path
+
+
+def test_the_table_and_the_samples_of_the_published_study(log: Path, tmp_path: Path) -> None:
+    answer = study(log, "--as-published", "mirage", "--nodes", 2, "--set", f"samples={tmp_path / 'samples.csv'}")
+    assert answer.exit_code == 0, answer.stderr
+    assert [line.split()[0] for line in answer.stdout.splitlines()[3:5]] == ["reactive", "average"]
+    assert "Least interruption: average, " in answer.stdout.splitlines()[0]
+    with (tmp_path / "samples.csv").open() as file:
+        samples = list(csv.DictReader(file))
+    assert len(samples) == 43
+    assert samples[0]["start"] == "2022-11-01T00:00:00"
+    mean_h = sum(max(0, int(sample["reactive_min"])) for sample in samples) / 60 / len(samples)
+    assert f"{mean_h:.2f} [" in answer.stdout
+
+
+def test_rows_that_cannot_be_used_are_named_and_the_others_used(log: Path) -> None:
+    log.write_text(log.read_text().replace("2022-11-01T03:07:00", "gestern", 1))
+    answer = study(log, "--policy", "reactive")
+    assert answer.exit_code == 0
+    assert "log.csv: left out line 3: Submit is no time" in answer.stderr
+    assert "SLURM_TIME_FORMAT=%s sacct" in answer.stderr
+    assert "95 jobs of" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("--policy reactive,best", "best"),
+        ("--as-published mirage --policy p75", "--policy p75"),
+        ("--as-published mirage --cost 1", "--as-published fixes what --cost would change"),
+        ("--set samples=samples.csv", "samples= writes the samples of --as-published"),
+        ("--test-from 2023-01-01", "choose an earlier --test-from"),
+        ("--policy p75", "a model needs"),
+        ("--set time-zone=Mars", "no such time zone"),
+        ("--nodes 5", "5 nodes, and the cluster has 4"),
+    ],
+)
+def test_what_cannot_be_studied_is_one_sentence(log: Path, line: str, sentence: str) -> None:
+    answer = study(log, *line.split())
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert sentence in answer.stderr

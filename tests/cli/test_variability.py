@@ -10,12 +10,6 @@ from whorl.tests.probed_fleet import stored
 from whorl.tests.stores import new_store
 
 
-def test_what_a_store_of_probes_has_is_said_where_nothing_matches(tmp_path: Path) -> None:
-    store, _ = stored(tmp_path / "S", 8, telemetry=False)
-    refused = whorl("verdicts variability --workload idle --store", store.root).stderr
-    assert "it has copy-h2d on made; gemm-fp32 on made; pagerank on made; stream-triad on made\n" in refused
-
-
 def test_runs_with_wrong_results_are_counted_as_left_out(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "S", 16, kinds=("wrong_results",), telemetry=False)
     result = whorl("verdicts variability --json --set replicates=100 --store", store.root)
