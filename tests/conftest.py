@@ -119,14 +119,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     test_seconds: dict[str, int] = {}
     left_out: list[pytest.Item] = []
-    for item in items:
-        mark = item.get_closest_marker("long")
+    for entry in items:
+        mark = entry.get_closest_marker("long")
         if mark is None:
             continue
-        test = item.nodeid.partition("[")[0]
+        test = entry.nodeid.partition("[")[0]
         test_seconds[test] = test_seconds.get(test, 0) + 1
         if test_seconds[test] > mark.kwargs.get("short", 0):
-            left_out.append(item)
+            left_out.append(entry)
     if left_out:  # to skip one, with a report to the process that starts workers, takes ten milliseconds
         gone = set(left_out)
         items[:] = [test for test in items if test not in gone]

@@ -70,10 +70,12 @@ class DcgmLibrary:
         fresh.replace(self.control)
         time.sleep(SEEN_S)
 
-    def environment(self, **more: str) -> dict[str, str]:
+    def environment(self, **variables: str) -> dict[str, str]:
         """The environment of a process that shall find these libraries, as an engine or a client with its own."""
         folders = f"{self.folder}:{self.nvml.library.parent}"
-        return self.nvml.environment() | {"LD_LIBRARY_PATH": folders, "WHORL_DCGM_CONTROL": str(self.control)} | more
+        return (
+            self.nvml.environment() | {"LD_LIBRARY_PATH": folders, "WHORL_DCGM_CONTROL": str(self.control)} | variables
+        )
 
     def bindings(self) -> Bindings:
         """The real pydcgm, which has loaded this library."""

@@ -40,7 +40,7 @@ HELP = {
 }
 
 
-def usual(watts: Number = 155.342, millijoules: Number = 123456789012, **more: Number) -> dict[str, Number]:
+def usual(watts: Number = 155.342, millijoules: Number = 123456789012, **changes: Number) -> dict[str, Number]:
     """What every version prints by default, in part."""
     return {
         "DCGM_FI_DEV_SM_CLOCK": 1410,
@@ -51,7 +51,7 @@ def usual(watts: Number = 155.342, millijoules: Number = 123456789012, **more: N
         "DCGM_FI_DEV_GPU_UTIL": 97,
         "DCGM_FI_DEV_FB_USED": 3821,
         "DCGM_FI_DEV_XID_ERRORS": 0,
-        **more,
+        **changes,
     }
 
 

@@ -76,10 +76,10 @@ def judged_store(
                         status=Outcome.WRONG_RESULT if is_wrong else Outcome.OK,
                     )  # fmt: skip
                     figures = {"time": value, "checked_elements": 1e6, "wrong_elements": 7.0 if is_wrong else 0.0}
-                    for figure, found in figures.items():
+                    for figure, result in figures.items():
                         add(
                             "results", run_id=run_id, cluster=CLUSTER, workload=name, gpu=uuid(gpu), repeat=0,
-                            figure=figure, unit="ms" if figure == "time" else "", value=found,
+                            figure=figure, unit="ms" if figure == "time" else "", value=result,
                         )  # fmt: skip
     store.append({name: arrow_rows(name, columns) for name, columns in rows.items() if columns}, f"judged-{seed}")
     return store

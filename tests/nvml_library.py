@@ -80,11 +80,11 @@ class NvmlLibrary:
         self._lines: list[str] = []
         self.write()
 
-    def environment(self, base: Mapping[str, str] | None = None, /, **more: str) -> dict[str, str]:
+    def environment(self, base: Mapping[str, str] | None = None, /, **variables: str) -> dict[str, str]:
         """The environment of a process that shall find this library; of `base`, by default this process's."""
         result = dict(os.environ if base is None else base)
         result["LD_LIBRARY_PATH"] = str(self.library.parent)
-        return result | {"WHORL_NVML_CONTROL": str(self.control)} | more
+        return result | {"WHORL_NVML_CONTROL": str(self.control)} | variables
 
     def write(self, *statements: str) -> None:
         """Replace what the control file says."""

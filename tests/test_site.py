@@ -154,11 +154,11 @@ def test_the_package_of_the_node_side_runs_where_it_is_unpacked(tmp_path: Path) 
     whorl = tmp_path / "whorl"
     whorl.write_text(f'#!/bin/sh\nexec {sys.executable} -m whorl "$@"\n')
     whorl.chmod(0o755)
-    made = subprocess.run(
+    built = subprocess.run(
         ["sh", SITE / "make_package.sh", "deb", tmp_path],
         env=os.environ | {"WHORL": str(whorl)}, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
-    assert made.returncode == 0, made.stderr
+    assert built.returncode == 0, built.stderr
     (package,) = tmp_path.glob("whorl-node_*.deb")
     subprocess.run(["dpkg-deb", "-x", package, tmp_path / "root"], check=True)
     program = tmp_path / "root" / "opt" / "whorl-node" / "bin" / "whorl"

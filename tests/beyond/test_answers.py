@@ -42,15 +42,17 @@ def said(*arguments: str, status: int = 0) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def close(document: Any, other: Any) -> bool:
+def close(document: Any, second_document: Any) -> bool:
     """Whether documents are equal, numbers to 1e-9."""
     if isinstance(document, dict):
-        return document.keys() == other.keys() and all(close(document[key], other[key]) for key in document)
+        return document.keys() == second_document.keys() and all(
+            close(document[key], second_document[key]) for key in document
+        )
     if isinstance(document, list):
-        return len(document) == len(other) and all(map(close, document, other))
+        return len(document) == len(second_document) and all(map(close, document, second_document))
     if isinstance(document, float):
-        return bool(document == pytest.approx(other, rel=1e-9, abs=1e-12))
-    return bool(document == other)
+        return bool(document == pytest.approx(second_document, rel=1e-9, abs=1e-12))
+    return bool(document == second_document)
 
 
 @pytest.fixture

@@ -9,10 +9,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from polars.testing import assert_frame_equal
 
+import whorl
 from whorl.analysis.energy import minutes
 from whorl.analysis.engines import HERE, Here, PartFailure, opened
+from whorl.analysis.power_classes import power_profiles
+from whorl.analysis.runs import windows
+from whorl.analysis.runs.windows import windows_of_runs
+from whorl.analysis.spread.passive import read_in_runs
+from whorl.analysis.verdicts.judge import judge
 from whorl.errors import InputError
+from whorl.tests.analysis.runs.test_windows import drawn_store
 from whorl.tests.beyond.fleet import BEGAN_NS, GPUS, S
 from whorl.tests.beyond.squares import FAILURES, PARTS, SQUARES, Square, failing, named, refused, squared, wrong
 from whorl.tests.stores import new_store
@@ -84,3 +92,25 @@ def test_parts_of_energy_have_about_the_rows_they_should_on_a_day_of_some_hours(
     store.append({"telemetry": pa.table(telemetry), "gpus": pa.table({"cluster": ["c"] * len(GPUS), "gpu": GPUS})}, "x")
     hours = [minutes.meter_parts(store, since_ns=BEGAN_NS, until_ns=BEGAN_NS + n * 3600 * S) for n in (1, 4)]
     assert [len(parts) for parts in hours] == [2, 8]
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+# What telemetry says of runs and of sensors, made by workers of Dask and here.
+
+
+@pytest.mark.long
+def test_workers_say_the_same_of_runs_and_sensors(
+    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "READINGS", 300)  # a day of a GPU
+    store = drawn_store(tmp_path / "S", 3)
+    with whorl.engine(address) as engine:
+        assert_frame_equal(windows_of_runs(store).rows, windows_of_runs(store, engine=engine).rows, rel_tol=1e-9)
+        read, coverage = read_in_runs(store, engine=engine)
+        assert_frame_equal(read_in_runs(store)[0], read, rel_tol=1e-9, check_row_order=False)
+        assert (coverage.parts > 4, coverage.failures) == (True, ())
+        rows = [profile.as_row() for profile in power_profiles(store, engine=engine)]
+        assert rows == [profile.as_row() for profile in power_profiles(store)]
+        here, on_workers = judge(store, cluster="c"), judge(store, cluster="c", engine=engine)
+        assert here == on_workers
+        assert here.rows

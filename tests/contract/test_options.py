@@ -625,12 +625,12 @@ def test_options(name: str, caller: Caller) -> None:
     if is_long():
         for begin in range(0, len(options), together):
             answer(caller, name, usual, options[begin : begin + together])
-    taken: dict[str, list[str | None]] = {option: [value] for option, value in usual.items()}
+    chosen: dict[str, list[str | None]] = {option: [value] for option, value in usual.items()}
     for option, value in strange:
         if caller.call(name, {option: value}) in (0, 1):
-            taken[option].append(value)
+            chosen[option].append(value)
     for pair in pairs:
-        caller.call(name, {option: draw.choice(taken[option]) for option in pair})
+        caller.call(name, {option: draw.choice(chosen[option]) for option in pair})
     assert not caller.faults, "\n".join(caller.faults)
     if is_long() and "*" not in VERBS[name].never:
         unanswered = {option for option in options if (name, option) not in caller.answered}

@@ -37,7 +37,7 @@ def test_inner_imports_are_refused_here_and_only_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("golden", "answer", "alike"),
+    ("golden", "answer", "is_same"),
     [
         ({"a": 1.0}, {"a": 1.0 + 1e-10}, True),
         ({"a": 1.0}, {"a": 1.0 + 1e-8}, False),
@@ -52,5 +52,5 @@ def test_inner_imports_are_refused_here_and_only_here() -> None:
         ({"n": 2, "min": -1.0, "max": 1.0, "sum": 0.0}, {"n": 2, "min": -1.0, "max": 1.0, "sum": 1e-8}, False),
     ],
 )
-def test_what_counts_as_the_same(golden: object, answer: object, alike: bool) -> None:
-    assert (differences(golden, answer) == []) is alike
+def test_what_counts_as_the_same(golden: object, answer: object, is_same: bool) -> None:
+    assert (differences(golden, answer) == []) is is_same

@@ -189,11 +189,11 @@ def exchanging(patch: pytest.MonkeyPatch, at: int, exchange: Any) -> Any:
     calls: list[str] = []
 
     def hooked(real: Any) -> Any:
-        def call(*words: Any, **more: Any) -> Any:
+        def call(*words: Any, **keywords: Any) -> Any:
             calls.append(f"{real.__name__} {words[0]}")
             if len(calls) == at:
                 exchange()
-            return real(*words, **more)
+            return real(*words, **keywords)
 
         return call
 

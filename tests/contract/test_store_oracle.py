@@ -159,15 +159,15 @@ class PlainTable:
     def allowed(self, key: Key) -> list[Values]:
         return self.tried[key][self.acknowledged.get(key, 0) :]
 
-    def judge(self, seen: dict[str, Any], about: object) -> None:
+    def judge(self, answers: dict[str, Any], about: object) -> None:
         """Whether readers saw this table."""
-        assert seen["skipped"] == seen["unsound"] == [], about
+        assert answers["skipped"] == answers["unsound"] == [], about
         first: dict[Key, Values] | None = None
         for reader in ("arrow", "scan", "sql", "plain"):
-            if reader not in seen:
+            if reader not in answers:
                 continue
-            rows = {(row[0], row[1], row[2]): (row[3], row[4], row[5]) for row in seen[reader]}
-            assert len(rows) == len(seen[reader]), (about, reader, "a row is there twice")
+            rows = {(row[0], row[1], row[2]): (row[3], row[4], row[5]) for row in answers[reader]}
+            assert len(rows) == len(answers[reader]), (about, reader, "a row is there twice")
             first = first if first is not None else rows
             assert rows == first, (about, reader, "readers differ")
         assert first is not None
@@ -175,18 +175,18 @@ class PlainTable:
         assert must <= first.keys() <= self.tried.keys(), (about, must - first.keys(), first.keys() - self.tried.keys())
         for key, values in first.items():
             assert values in self.allowed(key), (about, key, values, self.allowed(key))
-        if "history" in seen:
-            self._judge_history(seen["history"], about)
-        assert seen.get("plain history") is None or sorted(map(repr, seen["plain history"])) == sorted(
-            map(repr, seen["history"])
+        if "history" in answers:
+            self._judge_history(answers["history"], about)
+        assert answers.get("plain history") is None or sorted(map(repr, answers["plain history"])) == sorted(
+            map(repr, answers["history"])
         ), (about, "a plain client sees another history")
-        self._judge_latest({(row[0], row[1]): row[2:] for row in seen["latest"]}, first, about)
+        self._judge_latest({(row[0], row[1]): row[2:] for row in answers["latest"]}, first, about)
         for table in ("runs", "events"):
-            numbers = Counter(name.rpartition("-")[0] for name in seen[table])
+            numbers = Counter(name.rpartition("-")[0] for name in answers[table])
             assert set(numbers.values()) <= {3}, (about, table, "a group is there in part")
             assert self.stored_groups <= numbers.keys() <= self.groups, (about, table)
-        assert seen["runs"] == seen["events"], (about, "a group is there in part")
-        events = seen["journal events"]
+        assert answers["runs"] == answers["events"], (about, "a group is there in part")
+        events = answers["journal events"]
         assert len(events) == len(set(events)), (about, "an event of a journal is there twice")
         assert set(self.stored_events) <= set(events) <= set(self.events), (about, "events of a journal")
 
@@ -195,23 +195,23 @@ class PlainTable:
         minutes: dict[Key, list[Key]] = {}
         for key in self.tried:
             minutes.setdefault((key[0], key[1], key[2] // 60 * 60), []).append(key)
-        found = {(row[0], row[1], row[2]): row[3:] for row in history}
-        assert len(found) == len(history), (about, "a minute is there twice")
-        assert found.keys() <= minutes.keys(), about
+        by_key = {(row[0], row[1], row[2]): row[3:] for row in history}
+        assert len(by_key) == len(history), (about, "a minute is there twice")
+        assert by_key.keys() <= minutes.keys(), about
         for minute, keys in minutes.items():
             least = sum(key in self.acknowledged for key in keys)
-            number, low, high, mask = found.get(minute, [0, None, None, None])
+            number, low, high, mask = by_key.get(minute, [0, None, None, None])
             assert least <= number <= len(keys), (about, minute, number, least, len(keys))
             powers = {values[0] for key in keys for values in self.allowed(key)} - {None}
             assert {low, high} - {None} <= powers, (about, minute, low, high)
             if self.certain:
                 rows = [self.allowed(key)[0] for key in keys if key in self.acknowledged]
-                known = [power for power, _, _ in rows if power is not None]
+                familiar = [power for power, _, _ in rows if power is not None]
                 bits = [reasons for _, reasons, _ in rows if reasons is not None]
                 expected = None
                 for reasons in bits:
                     expected = reasons if expected is None else expected | reasons
-                assert [low, high, mask] == [min(known, default=None), max(known, default=None), expected], (
+                assert [low, high, mask] == [min(familiar, default=None), max(familiar, default=None), expected], (
                     about,
                     minute,
                 )
@@ -230,10 +230,10 @@ class StoreWorker:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def __call__(self, steps: list[Step], at: int = 0, kind: int = 0, code: int = 0, **more: Any) -> dict[str, Any]:
+    def __call__(self, steps: list[Step], at: int = 0, kind: int = 0, code: int = 0, **fields: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        order = {"steps": steps, "at": at, "kind": kind, "code": code, **more}
+        order = {"steps": steps, "at": at, "kind": kind, "code": code, **fields}
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()

@@ -43,8 +43,8 @@ class Question:
 
 
 def _on_store(name: str, words: str, form: Callable[[Output], Any] = forms.document, **options: Any) -> Question:
-    verb, _, rest = words.partition(" /")
-    return Question(name, f"{verb} --store {{store}}{rest}", form, **options)
+    verb, _, remainder = words.partition(" /")
+    return Question(name, f"{verb} --store {{store}}{remainder}", form, **options)
 
 
 def _sample(out: Path) -> Any:

@@ -30,10 +30,10 @@ def spelled(metric: Metric) -> str:
 
 def batch(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
     """Rows of the same columns; cluster "c" where they name none."""
-    whole = [{"cluster": "c"} | dict(row) for row in rows]
-    names = list(whole[0])
-    made = arrow_rows("telemetry", {name: [row[name] for row in whole] for name in names})
-    return made.combine_chunks().to_batches()[0]
+    full_rows = [{"cluster": "c"} | dict(row) for row in rows]
+    names = list(full_rows[0])
+    table = arrow_rows("telemetry", {name: [row[name] for row in full_rows] for name in names})
+    return table.combine_chunks().to_batches()[0]
 
 
 @contextmanager

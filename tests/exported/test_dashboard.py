@@ -71,7 +71,7 @@ def test_the_page_of_docs_names_series_that_are_exported(names: set[str]) -> Non
 
 
 def test_panels_do_not_cover_each_other() -> None:
-    taken: dict[tuple[int, int], str] = {}
+    covered: dict[tuple[int, int], str] = {}
     idents = [panel["id"] for panel in dashboard()["panels"]]
     assert len(set(idents)) == len(idents)
     for panel in dashboard()["panels"]:
@@ -79,7 +79,7 @@ def test_panels_do_not_cover_each_other() -> None:
         assert at["x"] + at["w"] <= 24
         for x in range(at["x"], at["x"] + at["w"]):
             for y in range(at["y"], at["y"] + at["h"]):
-                assert taken.setdefault((x, y), panel["title"]) == panel["title"]
+                assert covered.setdefault((x, y), panel["title"]) == panel["title"]
 
 
 @pytest.mark.long
@@ -87,17 +87,17 @@ def test_panels_do_not_cover_each_other() -> None:
 @needs_prometheus
 def test_prometheus_answers_every_expression(exporter: Exporter, built_once: BuiltOnce, tmp_path: Path) -> None:
     """One exporter has readings, another one findings."""
-    other = Exporter(Store.open(built_once("exported findings", judged) / "store"), Settings())
-    other.refresh()
-    servers = [metrics_server(exporter), metrics_server(other)]
+    second_exporter = Exporter(Store.open(built_once("exported findings", judged) / "store"), Settings())
+    second_exporter.refresh()
+    servers = [metrics_server(exporter), metrics_server(second_exporter)]
     for server in servers:
         server.start()
     with running(tmp_path, [urllib.parse.urlsplit(server.url).netloc for server in servers]) as prometheus:
         prometheus.wait_for("count_over_time(whorl_gpu_power_watts[1m]) >= 2 and on () whorl_judged_gpus")
         nothing = []
         for text in expressions():
-            asked = text.replace("$__rate_interval", "1m").replace("$__range", "1m")
-            if not prometheus.query(asked.replace("$cluster", ".*").replace("$node", ".*")):
+            expression = text.replace("$__rate_interval", "1m").replace("$__range", "1m")
+            if not prometheus.query(expression.replace("$cluster", ".*").replace("$node", ".*")):
                 nothing.append(text)
     for server in servers:
         server.close()

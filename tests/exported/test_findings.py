@@ -66,9 +66,9 @@ def test_a_verdict_is_a_set_of_states_of_which_one_is_true_and_all_are_counted(s
     counted = Counter(tuple(row[n] for n in names) for row in store.sql("from verdicts_now").to_pylist())
     assert {tuple(point[n] for n in names): value for point, value in points["whorl_verdicts"]} == counted
     assert points["whorl_judged_gpus"] == [({"cluster": CLUSTER}, 16)]
-    ((_, when),) = points["whorl_judged_timestamp_seconds"]
+    ((_, judged_s),) = points["whorl_judged_timestamp_seconds"]
     (at,) = store.sql("select epoch_ns(judged_at) as at from judgements").to_pylist()
-    assert when == at["at"] / 1e9
+    assert judged_s == at["at"] / 1e9
 
 
 def test_ratios_have_their_interval_and_how_many_are_compared(store: Store, points: Points) -> None:
@@ -125,14 +125,14 @@ def test_energy_in_steps_is_that_of_the_whole_time(tmp_path: Path) -> None:
         assert all(now[gpu] >= joules for gpu, joules in before.items())
         before = now
     began, ended = np.array([NOW + 100 * SECOND]), np.array([NOW + 800 * SECOND])
-    whole = {meter.gpu: meter.over(began, ended) for meter in meters(store)}
+    by_gpu = {meter.gpu: meter.over(began, ended) for meter in meters(store)}
     for gpu in ("counted", "powered"):
-        mine = (("cluster", "c"), ("gpu", gpu))
-        assert before[mine] == pytest.approx(whole[gpu].energy_j[0], rel=1e-3)
-        assert before[mine] == pytest.approx(watts[100:800].sum(), rel=0.01)
-        assert values(metered.series(labels), "whorl_gpu_metered_seconds_total")[mine] == pytest.approx(700, abs=1)
+        selected = (("cluster", "c"), ("gpu", gpu))
+        assert before[selected] == pytest.approx(by_gpu[gpu].energy_j[0], rel=1e-3)
+        assert before[selected] == pytest.approx(watts[100:800].sum(), rel=0.01)
+        assert values(metered.series(labels), "whorl_gpu_metered_seconds_total")[selected] == pytest.approx(700, abs=1)
         doubt = values(metered.series(labels), "whorl_gpu_metered_doubt_joules_total")
-        assert {side: doubt[(*mine, ("side", side))] >= 0 for side in ("below", "above")} == {
+        assert {side: doubt[(*selected, ("side", side))] >= 0 for side in ("below", "above")} == {
             "below": True,
             "above": True,
         }

@@ -72,11 +72,11 @@ def test_a_look_reads_no_file_and_no_row_again(store: Store, monkeypatch: pytest
         journal.append_batch(batch([{"ts": NOW + SECOND, "gpu": "g1", "power_mw": 2}]))
         following.catch_up(NOW)
         following.now(NOW)
-        taken: list[int] = []
+        appended: list[int] = []
         take = Following._take
 
         def counted(self: Following, rows: pa.Table, since: int) -> None:
-            taken.append(len(rows))
+            appended.append(len(rows))
             take(self, rows, since)
 
         monkeypatch.setattr(Following, "_take", counted)
@@ -89,7 +89,7 @@ def test_a_look_reads_no_file_and_no_row_again(store: Store, monkeypatch: pytest
         journal.seal()
         for _ in range(2):
             following.now(NOW)
-    assert taken == [1, 1, 3], "a new file is read once"
+    assert appended == [1, 1, 3], "a new file is read once"
 
 
 def test_old_files_are_not_opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,9 +128,14 @@ def test_in_any_order_of_writing_sealing_and_looking_it_says_what_sql_says(store
     now, names = NOW, ("power_mw", "fan_speed", "energy_mj")
 
     def row(gpu: str) -> dict[str, Any]:
-        known = {name: rng.randrange(1000) if rng.random() < 0.6 else None for name in names}
+        values = {name: rng.randrange(1000) if rng.random() < 0.6 else None for name in names}
         lost = rng.random() < 0.1
-        return {"ts": now, "gpu": gpu, **(dict.fromkeys(names) if lost else known), "quality": "lost" if lost else None}
+        return {
+            "ts": now,
+            "gpu": gpu,
+            **(dict.fromkeys(names) if lost else values),
+            "quality": "lost" if lost else None,
+        }
 
     with journal_of(store, "n1") as entry, journal_of(store, "n2") as two:
         for turn in range(count(60, short=20)):
@@ -152,11 +157,11 @@ def test_in_any_order_of_writing_sealing_and_looking_it_says_what_sql_says(store
                     following.catch_up(now)
         fresh = Following(store, AGE_S)
         fresh.catch_up(now)
-        known = expected(store, names, now)
+        values = expected(store, names, now)
         for follower in (following, fresh):
             newest = follower.now(now)
             for _, gpu in newest.gpus:
-                assert {name: value(newest, name, str(gpu)) for name in names} == known[str(gpu)], gpu
+                assert {name: value(newest, name, str(gpu)) for name in names} == values[str(gpu)], gpu
 
 
 @pytest.mark.long
@@ -171,8 +176,8 @@ def test_looks_and_catching_up_at_the_same_time_lose_nothing(store: Store) -> No
         except BaseException as error:
             wrong.append(error)
 
-    other = threading.Thread(target=catching_up)
-    other.start()
+    thread = threading.Thread(target=catching_up)
+    thread.start()
     with journal_of(store) as journal:
         for turn in range(15):
             gpus = [f"g{turn}-{n}" for n in range(40)]  # many new ones, so that what is kept of them grows
@@ -182,7 +187,7 @@ def test_looks_and_catching_up_at_the_same_time_lose_nothing(store: Store) -> No
             newest = following.now(NOW)
             assert [value(newest, "power_mw", gpu) for gpu in gpus] == [turn] * len(gpus)
     ended.set()
-    other.join()
+    thread.join()
     assert not wrong
 
 

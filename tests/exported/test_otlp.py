@@ -141,11 +141,11 @@ def only(points: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 def test_the_conventions_know_these_names_and_attributes() -> None:
     metrics = {value for name, value in vars(hw_metrics).items() if name.startswith("HW_")}
-    known = {value for name, value in vars(hw_attributes).items() if name.startswith("HW_")}
+    names = {value for name, value in vars(hw_attributes).items() if name.startswith("HW_")}
     for entry in otlp.CONVENTIONS.values():
         assert entry.name in metrics
-        assert {name for name, _ in entry.attributes if name.startswith("hw.")} <= known
-    assert {*otlp._IDENTITY.values(), "hw.id", "hw.type"} <= known
+        assert {name for name, _ in entry.attributes if name.startswith("hw.")} <= names
+    assert {*otlp._IDENTITY.values(), "hw.id", "hw.type"} <= names
 
 
 def test_a_name_has_one_unit_and_one_sort_of_data(store: Store, receiver: Receiver) -> None:
@@ -238,8 +238,8 @@ def test_a_collector_without_an_end_is_left(store: Store, attack: str, why: str)
     with journal_of(store) as journal:
         journal.append_batch(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 1000}]))
     with serving((SLOW | HUGE)[attack]) as (place, _):
-        asked = ("export otlp --once --store", store.root, "--endpoint", f"http://{place}")
-        assert why in refusal(*asked, "--interval", "1s" if attack in SLOW else "60s")
+        command = ("export otlp --once --store", store.root, "--endpoint", f"http://{place}")
+        assert why in refusal(*command, "--interval", "1s" if attack in SLOW else "60s")
 
 
 def test_it_goes_on_until_a_signal_and_says_when_the_collector_is_back(store: Store, receiver: Receiver) -> None:
@@ -259,8 +259,8 @@ def test_it_goes_on_until_a_signal_and_says_when_the_collector_is_back(store: St
     done = whorl("export otlp --interval 1s --store", store.root, "--endpoint", receiver.url)
     helper.join()
     assert done.exit_code == 0, done.output
-    first, *rest = done.stderr.splitlines()
+    first, *lines = done.stderr.splitlines()
     assert first.endswith(f"sending the metrics of {store.root} to {receiver.url}/v1/metrics every 1 s")
-    assert [line for line in rest if "does not take the metrics" in line and "tried again every 1 s" in line]
-    assert [line for line in rest if "the metrics arrive again" in line]
+    assert [line for line in lines if "does not take the metrics" in line and "tried again every 1 s" in line]
+    assert [line for line in lines if "the metrics arrive again" in line]
     assert {point["value"] for point in receiver.points() if point["name"] == "hw.power"} == {1.0}

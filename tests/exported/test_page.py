@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from whorl.collectors.backend import Status
+from whorl.collectors.exporter.page import PageLimits, PageReader
 from whorl.dashboards.exported.exporter import Exporter, Settings, page
 from whorl.dashboards.exported.series import DCGM_NAMES, DCGM_XID, ONE, UNITS, dcgm_labels, series
 from whorl.store import Store
@@ -20,7 +22,8 @@ from whorl.store.schema import arrow_rows
 from whorl.store.vocabulary import CLOCK_EVENTS
 from whorl.tests.cli.calling import refusal, whorl
 from whorl.tests.conftest import BuiltOnce
-from whorl.tests.exported.rows import EVERY, SECOND, batch, journal_of, spelled
+from whorl.tests.exported.rows import EVERY, SECOND, ago, batch, journal_of, spelled
+from whorl.tests.exporter import uuid
 from whorl.tests.prometheus_server import PROMTOOL, needs_promtool
 from whorl.tests.stores import new_store
 
@@ -116,8 +119,8 @@ def test_reasons_of_the_clock_marks_of_quality_and_events_are_series(store: Stor
 
 def test_nothing_stays_of_a_gpu_that_is_not_read_any_more(store: Store) -> None:
     samples = parsed(exported(store, now=NOW + 62 * SECOND))
-    kept = {"whorl_gpu_events_total"}  # what is stored of it does not change
-    assert not [key for key in samples if key[0].startswith("whorl_gpu") and key[0] not in kept]
+    constant = {"whorl_gpu_events_total"}  # what is stored of it does not change
+    assert not [key for key in samples if key[0].startswith("whorl_gpu") and key[0] not in constant]
 
 
 def test_who_a_gpu_is_stands_in_one_series_and_not_in_the_others(store: Store) -> None:
@@ -139,14 +142,14 @@ def test_names_of_dcgm_exporter_have_its_labels_and_units(store: Store) -> None:
         "Hostname": "n1", "DCGM_FI_DRIVER_VERSION": "570.1",
     }  # fmt: skip
     # The client's parser adds "_total" to the name of a counter that lacks it.
-    mine = {name.removesuffix("_total"): value for (name, pairs), value in samples.items() if dict(pairs) == labels}
-    assert mine.keys() == {*DCGM_NAMES, DCGM_XID}
-    assert mine["DCGM_FI_DEV_POWER_USAGE"] == EVERY["power_mw"] / 1000  # W
-    assert mine["DCGM_FI_DEV_FB_USED"] == EVERY["memory_used"] / 2**20  # MiB
-    assert mine["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"] == EVERY["energy_mj"]  # mJ
-    assert mine["DCGM_FI_DEV_SM_CLOCK"] == EVERY["sm_clock_mhz"]
-    assert mine["DCGM_FI_DEV_GPU_UTIL"] == EVERY["utilization"]
-    assert mine["DCGM_FI_DEV_XID_ERRORS"] == 31  # the last one
+    of_gpu = {name.removesuffix("_total"): value for (name, pairs), value in samples.items() if dict(pairs) == labels}
+    assert of_gpu.keys() == {*DCGM_NAMES, DCGM_XID}
+    assert of_gpu["DCGM_FI_DEV_POWER_USAGE"] == EVERY["power_mw"] / 1000  # W
+    assert of_gpu["DCGM_FI_DEV_FB_USED"] == EVERY["memory_used"] / 2**20  # MiB
+    assert of_gpu["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"] == EVERY["energy_mj"]  # mJ
+    assert of_gpu["DCGM_FI_DEV_SM_CLOCK"] == EVERY["sm_clock_mhz"]
+    assert of_gpu["DCGM_FI_DEV_GPU_UTIL"] == EVERY["utilization"]
+    assert of_gpu["DCGM_FI_DEV_XID_ERRORS"] == 31  # the last one
     instance = {name: pairs for name, pairs in samples if name == "DCGM_FI_DEV_FB_USED" and ("UUID", "MIG-1") in pairs}
     assert ("GPU_I_PROFILE", "1g.10gb") in instance["DCGM_FI_DEV_FB_USED"]
     assert not any(name.startswith("DCGM") for name, _ in parsed(exported(store)))
@@ -220,3 +223,28 @@ def test_a_store_that_nobody_collects_into_is_told(tmp_path: Path) -> None:
     assert "no GPU of this store was read in the last 60 s" in done.stderr
     assert "run whorl collect" in done.stderr
     assert "whorl_gpu_power_watts" not in done.stdout
+
+
+# -- read back ---------------------------------------------------------------------------------------------------------
+# What `whorl export prometheus --dcgm-names` writes, the backend `prometheus` reads: the same numbers come back.
+
+
+POSSIBLE = {m.name: 40 + row for row, m in enumerate(METRICS) if m.unit in ("%", "degC")}  # the others may be 1000
+
+
+def test_numbers_come_back_in_their_columns(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "store")
+    identity = {"cluster": ["c"], "gpu": [uuid(0)], "uuid": [uuid(0)], "node": ["n1"], "model": ["H100"]}
+    store.append({"gpus": arrow_rows("gpus", identity)}, "gpus")
+    values = EVERY | POSSIBLE
+    exporter = Exporter(store, Settings(600.0, dcgm_names=True))
+    with journal_of(store) as journal:
+        journal.append_batch(batch([{"ts": ago(0), "gpu": uuid(0), **values}]))
+        exporter.refresh()
+        text = page(exporter.series())
+    reader = PageReader(PageLimits())
+    numbers = reader.read(text).numbers[uuid(0)]
+    row = reader.devices[uuid(0)].row
+    assert (row["node"], row["model"]) == ("n1", "H100")
+    read = {METRICS[row].name: number.value for row, number in numbers.items() if number.status == Status.OK}
+    assert read == {m.name: values[m.name] for m in METRICS if m.prometheus}

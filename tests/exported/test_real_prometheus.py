@@ -38,19 +38,19 @@ def test_promql_gives_what_sql_gives_and_the_rest_goes_stale(store: Store, tmp_p
         exporter.start()
         server.start()
         with running(tmp_path, [urllib.parse.urlsplit(server.url).netloc]) as prometheus:
-            mine = (("cluster", "c"), ("gpu", "g1"))
+            labels = (("cluster", "c"), ("gpu", "g1"))
             (watts,) = (row["w"] for row in store.sql("select power_mw / 1000 as w from telemetry").to_pylist())
             (name,) = prometheus.wait_for("whorl_gpu_power_watts")
-            assert dict(name) == dict(mine) | {"__name__": "whorl_gpu_power_watts"}
-            assert prometheus.query("whorl_gpu_power_watts + 0") == {mine: watts}
+            assert dict(name) == dict(labels) | {"__name__": "whorl_gpu_power_watts"}
+            assert prometheus.query("whorl_gpu_power_watts + 0") == {labels: watts}
             assert prometheus.query('DCGM_FI_DEV_POWER_USAGE{UUID="g1"} - 0').popitem()[1] == watts
             joined = prometheus.wait_for(
                 "whorl_gpu_power_watts * on (cluster, gpu) group_left (node, model) whorl_gpu_info"
             )
-            assert joined == {(*mine, ("model", "H100 – 80 GB"), ("node", 'n"1\\')): watts}
-            every = prometheus.query('count({cluster="c", gpu="g1", __name__=~"whorl_gpu_.*"})')
+            assert joined == {(*labels, ("model", "H100 – 80 GB"), ("node", 'n"1\\')): watts}
+            counted = prometheus.query('count({cluster="c", gpu="g1", __name__=~"whorl_gpu_.*"})')
             lines = [line for line in page(exporter.series()).decode().splitlines() if line.startswith("whorl_gpu_")]
-            assert every == {(): len(lines)}
+            assert counted == {(): len(lines)}
             # The collector has ended. Prometheus is told so after the limit, before its own five minutes.
             passed[0] = int(AGE_S * SECOND)
             prometheus.wait_for("absent(whorl_gpu_power_watts)")

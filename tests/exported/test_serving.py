@@ -65,19 +65,19 @@ def test_each_page_has_the_newest_reading(store: Store) -> None:
 
 def test_a_page_does_not_wait_for_the_findings(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """They hang here, and the page has the readings all the same."""
-    begun, go_on = threading.Event(), threading.Event()
+    started, go_on = threading.Event(), threading.Event()
     find = findings.find
 
-    def hanging(*given: Any) -> findings.Conclusions:
-        begun.set()
+    def hanging(*arguments: Any) -> findings.Conclusions:
+        started.set()
         go_on.wait(60)
-        return find(*given)
+        return find(*arguments)
 
     monkeypatch.setattr(findings, "find", hanging)
     with journal_of(store) as journal:
         journal.append_batch(batch([{"ts": ago(0), "gpu": "g1", "power_mw": 5000}]))
         with serving(store) as url:
-            assert begun.wait(60)
+            assert started.wait(60)
             text = fetched(url)[0]
             go_on.set()
     assert watts(text) == ["5.0"]
@@ -122,9 +122,9 @@ def test_a_store_that_is_gone_gives_no_page_and_a_sentence(store: Store) -> None
 
 def test_an_address_that_cannot_be_listened_at_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        taken = server.getsockname()[1]
+        used = server.getsockname()[1]
         for host, port, sentence in (
-            ("127.0.0.1", taken, f"port {taken}: another program listens there; choose another port"),
+            ("127.0.0.1", used, f"port {used}: another program listens there; choose another port"),
             ("192.0.2.1", 0, "this machine has no such address"),
             ("no-such-host.invalid", 0, "nothing is known of the host"),
         ):
@@ -175,10 +175,10 @@ def test_a_signal_ends_the_command_in_order(store: Store) -> None:
     with subprocess.Popen([*command, "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            said = process.stderr.readline()
-            assert watts(fetched(said.split()[-1])[0]) == ["7.0"]
+            line = process.stderr.readline()
+            assert watts(fetched(line.split()[-1])[0]) == ["7.0"]
             process.send_signal(signal.SIGTERM)
-            _, rest = process.communicate(timeout=60)
+            _, stderr = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert (process.returncode, rest) == (0, "")
+    assert (process.returncode, stderr) == (0, "")

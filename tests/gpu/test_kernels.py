@@ -69,8 +69,8 @@ def test_times_are_possible(name: str, device: CupyDevice) -> None:
     try:
         finish(loaded.run(3, limit_s=LIMIT_S))
         before = time.time_ns()
-        each = min(2, work.lap or 2)
-        timed = finish(loaded.run(7, each=each, limit_s=LIMIT_S))
+        repetitions = min(2, work.lap or 2)
+        timed = finish(loaded.run(7, each=repetitions, limit_s=LIMIT_S))
         after = time.time_ns()
     finally:
         loaded.unload()
@@ -125,6 +125,6 @@ def test_gpus_are_those_of_nvml_and_nobody_else_is_told_of_us(devices: list[Cupy
             finish(device.load(work_for(device, "stream-copy"), seed=1)).unload()  # from here on this process is there
             handle = pynvml.nvmlDeviceGetHandleByUUID(device.facts.gpu)
             assert pynvml.nvmlDeviceGetUUID(handle) == device.facts.gpu
-            assert not any(f"pid {os.getpid()} " in other for other in device.others())
+            assert not any(f"pid {os.getpid()} " in process for process in device.others())
     finally:
         pynvml.nvmlShutdown()

@@ -26,18 +26,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if is_all() or not is_long():
         return
     cases: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for test in items:
+        if test.path.parent == Path(__file__).parent:
+            cases.setdefault(test.nodeid.partition("[")[0], []).append(test)
     omitted = {
-        item
+        test
         for same_test in cases.values()
         if len(same_test) >= MANY
-        for at, item in enumerate(same_test)
+        for at, test in enumerate(same_test)
         if at % 3 != 1
     }
-    config.hook.pytest_deselected(items=[item for item in items if item in omitted])
-    items[:] = [item for item in items if item not in omitted]
+    config.hook.pytest_deselected(items=[test for test in items if test in omitted])
+    items[:] = [test for test in items if test not in omitted]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -403,8 +403,8 @@ class FakeFunction:
 
         def run() -> None:
             runtime.launches += 1
-            more: dict[str, Any] = {"sms": SMS, "harms": runtime.harms, "number": runtime.launches}
-            run_kernel(self._module.code, self._name, shape, args, **more)
+            options: dict[str, Any] = {"sms": SMS, "harms": runtime.harms, "number": runtime.launches}
+            run_kernel(self._module.code, self._name, shape, args, **options)
 
         runtime.enqueue(run, stream)
 

@@ -185,7 +185,7 @@ class HostDevice:
         self.audit()
         count, compared = 0, 0
         if "faults" in self.arrays:
-            compared, count = (int(each) for each in self.arrays["faults"][:2])
+            compared, count = (int(fault) for fault in self.arrays["faults"][:2])
         count += abs(self.repetitions * self.work.compared - compared)
         for output in self.outputs:
             _, off, tolerance = self.errors(output)

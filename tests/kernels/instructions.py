@@ -214,8 +214,8 @@ def _inserted(a: Values, b: Values, position: Values, length: Values) -> Values:
     """bfi: the lowest `length` bits of a stand in b from `position`."""
     bits, unsigned = 8 * a.dtype.itemsize, a.dtype.type
     position, length = (np.minimum(counts & np.uint32(255), bits).astype(np.int64) for counts in (position, length))
-    ones = _shifted(False, np.full(np.shape(length), ~unsigned(0)), bits - length)
-    mask = _shifted(True, ones, position)
+    all_set = _shifted(False, np.full(np.shape(length), ~unsigned(0)), bits - length)
+    mask = _shifted(True, all_set, position)
     return b & ~mask | _shifted(True, a, position) & mask
 
 

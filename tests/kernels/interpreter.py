@@ -303,8 +303,8 @@ class Wave:
         """Fault of one of `threads`."""
         number = int(self.numbers[threads][index])
         at = "" if address is None else f" at {address:#x}"
-        where = f"{self.kernel.name}, {self.launch.where(number)}"
-        raise Fault(f"{where}: {deed}{at}: {self._step.instruction.text}")
+        place = f"{self.kernel.name}, {self.launch.where(number)}"
+        raise Fault(f"{place}: {deed}{at}: {self._step.instruction.text}")
 
     # Memory
 
@@ -483,11 +483,11 @@ class Wave:
                 at += 1
                 continue
             if step.name == "bra":
-                taken = self.count(active)
-                if taken == 0:
+                active_lanes = self.count(active)
+                if active_lanes == 0:
                     at += 1
                     continue
-                if taken < group.size:
+                if active_lanes < group.size:
                     self.pc[threads] = at + 1
                     self.pc[active] = step.jump
                     return
@@ -565,9 +565,11 @@ class Wave:
         return together[~lacking], bool(lacking.all())
 
 
-def run_kernel(module: Module, name: str, shape: Shape, arguments: Sequence[np.generic], **more: Any) -> Counter[str]:
+def run_kernel(
+    module: Module, name: str, shape: Shape, arguments: Sequence[np.generic], **options: Any
+) -> Counter[str]:
     """Launch a kernel of a module and wait for its end; how often threads did what. `more` as `Launch` takes it."""
-    launch = Launch(module, name, shape, arguments, **more)
+    launch = Launch(module, name, shape, arguments, **options)
     launch.run()
     counts: Counter[str] = Counter()
     for instruction, count in zip(launch.kernel.code, launch.done, strict=True):

@@ -132,9 +132,9 @@ def _code(body: str) -> tuple[tuple[Instruction, ...], dict[str, int]]:
         statement = " ".join(statement.split())
         if not statement or statement.startswith("."):
             continue
-        found = _INSTRUCTION.match(statement)
-        if found is None:
+        match = _INSTRUCTION.match(statement)
+        if match is None:
             raise ValueError(f"the PTX has a statement that is no instruction: {statement}")
-        operands = tuple(operand.strip() for operand in _OPERAND.split(found[4])) if found[4] else ()
-        code.append(Instruction(statement, tuple(found[3].split(".")), operands, found[2], found[1] == "!"))
+        operands = tuple(operand.strip() for operand in _OPERAND.split(match[4])) if match[4] else ()
+        code.append(Instruction(statement, tuple(match[3].split(".")), operands, match[2], match[1] == "!"))
     return tuple(code), labels

@@ -144,14 +144,14 @@ def launches(work: Work) -> list[Launch]:
 @pytest.mark.parametrize("name", sorted(set(KERNELS) - {"launch", "chase"}))
 def test_other_seeds_have_other_results(name: str) -> None:
     for output in small_work(name).outputs:
-        first, again, other = (output.expect(seed, 1) for seed in (1, 1, 2))
+        first, again, of_second_seed = (output.expect(seed, 1) for seed in (1, 1, 2))
         if isinstance(first, WordsExpected):
-            assert first == again != other
+            assert first == again != of_second_seed
         else:
             assert isinstance(again, Expected)
-            assert isinstance(other, Expected)
+            assert isinstance(of_second_seed, Expected)
             np.testing.assert_array_equal(first.values, again.values)
-            assert (first.values != other.values).any()
+            assert (first.values != of_second_seed.values).any()
 
 
 LOOSEST = {"fp64": 1e-11, "fp32": 1e-3, "tf32": 1e-3, "fp16": 2e-2, "bf16": 1e-2, "fp8": 1e-2, "int32": 0.0}

@@ -117,7 +117,7 @@ CHAINS = {"fp64": "DFMA", "fp32": "FFMA", "fp16": "HFMA2", "int32": "IMAD"}
 @lists
 @pytest.mark.parametrize(
     ("precision", "compiler", "sm"),
-    sample([(each, *target) for each in CHAINS for target in LISTED], short=1),
+    sample([(chain, *target) for chain in CHAINS for target in LISTED], short=1),
     ids=named,
 )
 def test_the_loop_of_a_chain_is_multiply_adds_whose_registers_are_read_as_fast_as_it_multiplies(

@@ -279,8 +279,8 @@ def test_one_wrong_repetition_in_ten_is_found_each_time(device: CupyDevice, runt
     run(loaded, 1)
     assert finish(loaded.check()).wrong == 0
     runtime.harms = [Harm("chains", operations=frozenset({"mad"}), sm=0, lane=5, launches=is_wrong)]
-    found = 0
+    hits = 0
     for _ in range(count(100, short=20)):
         run(loaded, 1)
-        found += finish(loaded.check()).wrong > 0
-    assert found == len(planted) > 0
+        hits += finish(loaded.check()).wrong > 0
+    assert hits == len(planted) > 0

@@ -160,8 +160,8 @@ def test_memory_that_others_have_is_no_failure_and_an_ecc_error_is_one(runtime: 
     device = cupy_devices([0])[0]
     with device.using("a test"):
         others = runtime.malloc(int(0.99 * runtime.memory_bytes))
-    probe, asked = find_probe("memory"), Asked(QUICK)
-    answer = finish(measure(device, HandDevice(), Task(probe, asked, first=False), find_kernel))
+    probe, conditions = find_probe("memory"), Asked(QUICK)
+    answer = finish(measure(device, HandDevice(), Task(probe, conditions, first=False), find_kernel))
     assert isinstance(answer, Unrun)
     assert "of the memory are free, the rest is taken by " in answer.reason
 
@@ -169,7 +169,7 @@ def test_memory_that_others_have_is_no_failure_and_an_ecc_error_is_one(runtime: 
         runtime.free(others)
     runtime.fail["launch"] = 214
     with pytest.raises(DeviceError, match="an uncorrectable ECC error happened in its memory") as caught:
-        finish(measure(device, HandDevice(), Task(probe, asked, first=False), find_kernel))
+        finish(measure(device, HandDevice(), Task(probe, conditions, first=False), find_kernel))
     assert caught.value.gone
 
 
@@ -186,12 +186,12 @@ def test_a_probe_on_the_stand_in_names_what_is_wrong(
     runtime: FakeRuntime, name: str, parameters: dict[str, int], operation: str, words: str
 ) -> None:
     runtime.launch_s = 0.05
-    probe, asked = dataclasses.replace(find_probe(name), parameters=parameters), Asked(QUICK, time_limit_s=0.1)
+    probe, conditions = dataclasses.replace(find_probe(name), parameters=parameters), Asked(QUICK, time_limit_s=0.1)
     device = cupy_devices([0])[0]
     harm = Harm("write_pattern" if name == "memory" else None, operations=frozenset({operation}), sm=2, lane=7)
     for harms, status in (([], "ok"), ([harm], "wrong_result")):
         runtime.harms = harms
-        answer = finish(measure(device, HandDevice(), Task(probe, asked, first=False), find_kernel))
+        answer = finish(measure(device, HandDevice(), Task(probe, conditions, first=False), find_kernel))
         assert isinstance(answer, Measured)
         assert answer.status == status
         detail = answer.status_detail

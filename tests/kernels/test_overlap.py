@@ -68,8 +68,8 @@ def test_a_look_ahead_fetches_as_many_rows_as_published(lookahead: int, fetched:
     fetches = fetched_ahead(embedding_trace(), lookahead)
     assert len(fetches.rows) == fetched
     first = np.searchsorted(fetches.ends, np.arange(fetched), side="right")
-    kept = np.cumsum(np.bincount(first, minlength=401) - np.bincount(fetches.last, minlength=401))
-    assert kept.max() == most_kept
+    rows_kept = np.cumsum(np.bincount(first, minlength=401) - np.bincount(fetches.last, minlength=401))
+    assert rows_kept.max() == most_kept
     assert (fetches.rows[fetches.fetch_of] == embedding_trace()).all(), "a draw finds its row"
 
 
@@ -163,10 +163,10 @@ def test_products_of_partitions_are_those_of_scipy(partitions: int, capacity: in
         np.add.at(products[turn], targets[-1], met[:, :3])
         for copy in work.beside[turn]:
             arrive(copy)
-    for there in (slice(0, len(states)), slice(len(states) - 1, None)):
-        edge = (np.concatenate(targets[there]), np.concatenate(sources[there]))
+    for half in (slice(0, len(states)), slice(len(states) - 1, None)):
+        edge = (np.concatenate(targets[half]), np.concatenate(sources[half]))
         adjacency = sparse.coo_array((np.ones(len(edge[0])), edge), (rows, rows)).tocsr()
-        np.testing.assert_allclose(products[there].sum(axis=0), adjacency @ features, rtol=1e-5)
+        np.testing.assert_allclose(products[half].sum(axis=0), adjacency @ features, rtol=1e-5)
     assert len(edge[0]) == (partitions**2 - len(pairs_by_state(states)[0])) * sums * EACH, "every pair is joined once"
 
 
@@ -273,12 +273,12 @@ def test_copies_run_beside_the_turn_or_after_it(
 
     finish(loaded.run(1, limit_s=20))
     monkeypatch.setattr(runtime, "memcpyAsync", copied)
-    both = finish(loaded.run(3, limit_s=20))
+    together = finish(loaded.run(3, limit_s=20))
     apart = finish(loaded.run(3, limit_s=20, apart=True))
     assert len(set(streams[:3])) == len(set(streams[3:6])) == 1
     assert streams[0] != streams[3]
     assert runtime.graph_launches == 0, "a graph has no time in its middle"
-    for timed in (both, apart):
+    for timed in (together, apart):
         assert timed.turns_ms is not None
         assert (timed.turns_ms <= timed.times_ms).all()
     monkeypatch.undo()

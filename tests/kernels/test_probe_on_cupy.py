@@ -111,14 +111,14 @@ def test_a_prolog_finds_a_gpu_fit_and_one_without_memory_unfit(
     second.close()
 
 
-@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("is_named", [False, True])
 @pytest.mark.long
 def test_a_gpu_that_fails_when_it_is_listed_is_told_and_the_other_is_measured(
-    named: bool, small_kernels: FakeNode, runtime: FakeRuntime, tmp_path: Path
+    is_named: bool, small_kernels: FakeNode, runtime: FakeRuntime, tmp_path: Path
 ) -> None:
     first, second = (device.facts.gpu for device in cupy_devices())
     runtime.fail["getDeviceProperties"] = 999  # once
-    status, report = probe(tmp_path / "S", "launch", *(["--gpu", first, "--gpu", second] if named else []))
+    status, report = probe(tmp_path / "S", "launch", *(["--gpu", first, "--gpu", second] if is_named else []))
     assert status == 6
     assert [run["gpu"] for run in report["runs"]] == [second]
     assert {run["status"] for run in report["runs"]} == {"ok"}

@@ -90,7 +90,7 @@ async def loads_and_runs(device: Device, kernel_work: Work) -> float:
 def test_facts_are_those_of_the_model(model: GpuModel) -> None:
     rigs = devices(model, 6)
     facts = [device.facts for device in rigs]
-    assert [each_gpu.gpu for each_gpu in facts] == [who.uuid for who in rigs[0].bench.who]
+    assert [each_gpu.gpu for each_gpu in facts] == [identity.uuid for identity in rigs[0].bench.who]
     assert [facts_of_gpu.index for facts_of_gpu in facts] == [0, 1, 2, 3, 0, 1]
     assert [facts_of_gpu.peers for facts_of_gpu in facts] == [3, 3, 3, 3, 1, 1]
     assert len({facts_of_gpu.node for facts_of_gpu in facts}) == 2
@@ -183,9 +183,9 @@ def test_planted_wrong_results_are_found_in_two_runs_of_five() -> None:
                 assert " should be " in first.first
                 assert first.worst > 1
                 # The sentence names an element, and what the reference says of it.
-                place, rest = first.first.split("] is ")
+                place, numbers = first.first.split("] is ")
                 row, column = divmod(int(place.split("[")[1]), 1000)
-                right = float(rest.split(" should be ")[1])
+                right = float(numbers.split(" should be ")[1])
                 assert not place.startswith("y") or right == expect(3, 1).values[row % 2, column % 3]
             wrong_counts.append(first.wrong)
             loaded.unload()

@@ -40,8 +40,8 @@ def run(
 ) -> Report:
     plan = Plan(probes, Asked(QUICK), "c", neighbours)
     gpus = [process.facts.gpu for process in processes]
-    known = past_of(store, "k", gpus).runs_of("c")
-    campaign = Campaign(plan, Recorder(store, cluster="k", campaign="c"), find, known, len(gpus))
+    past_runs = past_of(store, "k", gpus).runs_of("c")
+    campaign = Campaign(plan, Recorder(store, cluster="k", campaign="c"), find, past_runs, len(gpus))
     watch = Recent(gpus, seconds=60.0, interval_s=0.1)
     return run_gpus(campaign, processes, watch, {gpu: Setting(neighbours) for gpu in gpus})
 

@@ -30,9 +30,9 @@ def run(device: HandDevice, **changes: Any) -> Measured:
     return answer
 
 
-def answered(device: HandDevice, asked: Asked | None = None, **changes: Any) -> Measured | Unrun:
+def answered(device: HandDevice, conditions: Asked | None = None, **changes: Any) -> Measured | Unrun:
     probe = a_probe(**changes)
-    return finish(measure(device, device, Task(probe, asked or Asked(QUICK), first=False), find))
+    return finish(measure(device, device, Task(probe, conditions or Asked(QUICK), first=False), find))
 
 
 def median_interval(measured: Measured) -> list[float]:
@@ -61,7 +61,7 @@ def test_a_steady_work_is_checked_warmed_up_measured_and_checked_again() -> None
     assert figure(result.figures, "operation_rate") == pytest.approx(0.0005)
     assert figure(result.figures, "checked_elements") == 20
     assert figure(result.figures, "wrong_elements") == 0
-    assert figure(result.figures, "repetitions") == sum(repeats * each for repeats, each in device.batches)
+    assert figure(result.figures, "repetitions") == sum(repeats * per_repeat for repeats, per_repeat in device.batches)
     assert result.conditions["each"] == 10  # repetitions of 2 ms, so that a repeat takes 20 ms
     assert result.conditions["steady"] is True
 
@@ -80,9 +80,9 @@ def test_the_first_and_the_last_repeat_are_not_counted() -> None:
         loaded = await plain(work, seed=seed)
         run_plain = loaded.run
 
-        async def counted(repeats: int, **how: Any) -> Any:
+        async def counted(repeats: int, **options: Any) -> Any:
             count_of["repeats"] = repeats
-            return await run_plain(repeats, **how)
+            return await run_plain(repeats, **options)
 
         loaded.run = counted  # type: ignore[method-assign]
         return loaded
@@ -322,7 +322,7 @@ def test_the_drift_is_that_of_the_second_half() -> None:
 
 def test_as_many_repeats_as_are_kept_are_no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whorl.probes.steps._ENOUGH", 50)
-    result = run(HandDevice(times_ms=noisy(0.5)), asked=Asked(QUICK, precision=1e-9, time_limit_s=1e6))
+    result = run(HandDevice(times_ms=noisy(0.5)), conditions=Asked(QUICK, precision=1e-9, time_limit_s=1e6))
     assert result.ended_by == "most repeats"
     assert result.conditions["repeats"] == 50
 

@@ -49,8 +49,8 @@ def run(store: Store, devices: Sequence[HandDevice], **changes: Any) -> Report:
     plan = Plan(**options)
     settings = {device.facts.gpu: Setting(plan.neighbours) for device in devices}
     recorder = Recorder(store, cluster="k", campaign=plan.campaign)
-    known = past_of(store, "k", [device.facts.gpu for device in devices]).runs_of(plan.campaign)
-    return run_gpus(Campaign(plan, recorder, find, known, len(devices)), devices, Together(devices), settings)
+    past_runs = past_of(store, "k", [device.facts.gpu for device in devices]).runs_of(plan.campaign)
+    return run_gpus(Campaign(plan, recorder, find, past_runs, len(devices)), devices, Together(devices), settings)
 
 
 def rows(store: Store, columns: str) -> list[dict[str, Any]]:

@@ -68,7 +68,7 @@ def test_one_setting_alone_leaves_the_other(gpus: list[str], nvml: NvmlLibrary, 
 
 
 @pytest.mark.parametrize(
-    ("asked", "sentence"),
+    ("values", "sentence"),
     [
         ({"power_limit_w": 10}, "a power limit of 10 W is not allowed; it accepts 200 to 700 W"),
         ({"power_limit_w": 701}, "it accepts 200 to 700 W"),
@@ -78,9 +78,9 @@ def test_one_setting_alone_leaves_the_other(gpus: list[str], nvml: NvmlLibrary, 
     ],
 )
 def test_what_a_gpu_cannot_have_is_refused_before_anything(
-    gpus: list[str], nvml: NvmlLibrary, state: Path, asked: dict[str, float], sentence: str
+    gpus: list[str], nvml: NvmlLibrary, state: Path, values: dict[str, float], sentence: str
 ) -> None:
-    with pytest.raises(InputError, match=sentence) as raised, Settings(gpus, **asked):  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=sentence) as raised, Settings(gpus, **values):  # type: ignore[arg-type]
         pass
     assert gpus[0] in str(raised.value)
     assert not nvml.setters()
@@ -92,8 +92,11 @@ def test_without_permission_nothing_is_changed_and_nothing_left(
 ) -> None:
     nvml.add("root no")
     events = Told()
-    for asked, doing in (({"lock_clock_mhz": 900}, "locking the clock"), ({"power_limit_w": 300}, "setting the power")):
-        with pytest.raises(InputError, match=f"{gpus[0]}: {doing}.* needs root"), Settings(gpus, tell=events, **asked):
+    for values, doing in (
+        ({"lock_clock_mhz": 900}, "locking the clock"),
+        ({"power_limit_w": 300}, "setting the power"),
+    ):
+        with pytest.raises(InputError, match=f"{gpus[0]}: {doing}.* needs root"), Settings(gpus, tell=events, **values):
             pass
     assert not events
     assert not notes(state)

@@ -50,14 +50,16 @@ def only(rig: Bench, task: Coroutine[Any, Any, Any], **options: Any) -> Any:
     return finished(rig.run([task], **options))[0]
 
 
-async def measure(rig: Bench, gpu: int, workload: Workload, *, warm_s: float, repeats: int = 50, each: int = 2) -> Done:
+async def measure(
+    rig: Bench, gpu: int, workload: Workload, *, warm_s: float, repeats: int = 50, per_repeat: int = 2
+) -> Done:
     """As a probe does it: warm up, then measured repeats."""
     rig.hold(gpu)
     ready = rig.prepare(gpu, workload, UNIT_S)
     until = rig.now_ns + round(warm_s * 1e9)
     while rig.now_ns < until:
         await rig.work(ready, 10, max(round(warm_s / UNIT_S / 100), 1))  # about a tenth of the time
-    done = await rig.work(ready, repeats, each)
+    done = await rig.work(ready, repeats, per_repeat)
     rig.release(gpu)
     return done
 
@@ -317,8 +319,8 @@ def test_an_error_of_one_coroutine_does_not_stop_the_others() -> None:
     assert "not the bench's" in str(results[2])
 
 
-@pytest.mark.parametrize("where", ["task", "tick"])
-def test_an_interrupt_closes_every_coroutine_and_passes_through(where: str) -> None:
+@pytest.mark.parametrize("place", ["task", "tick"])
+def test_an_interrupt_closes_every_coroutine_and_passes_through(place: str) -> None:
     rig, closed = bench(), []
 
     async def task(gpu: int) -> None:
@@ -338,14 +340,14 @@ def test_an_interrupt_closes_every_coroutine_and_passes_through(where: str) -> N
     async def interrupted() -> None:
         try:
             await rig.pause(0.5)
-            if where == "task":
+            if place == "task":
                 raise KeyboardInterrupt
             await rig.pause(1e6)
         finally:
             closed.append(3)
 
     def tick(readings: Readings, happened: list[Happening]) -> None:
-        if where == "tick" and rig.now_ns > BEGAN + S:
+        if place == "tick" and rig.now_ns > BEGAN + S:
             raise KeyboardInterrupt
 
     tasks = [task(0), task(1), sleeps(), interrupted()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,9 @@ from whorl.simulation.draws import Floats
 from whorl.simulation.faults import FAULTS
 from whorl.simulation.fleet import CAP_SETTLES_AT, Fleet
 from whorl.simulation.load import BERT, PAGERANK, RESNET, SGEMM, WORKLOADS, Workload
-from whorl.simulation.models import MODELS, V100, GpuModel
+from whorl.simulation.models import A100, MODELS, V100, GpuModel
 from whorl.simulation.physics import Silicon, power, settle
+from whorl.simulation.rates import RATES, rates_of
 from whorl.tests.analysis.correlations import spearman
 from whorl.tests.sizes import count
 
@@ -175,3 +178,26 @@ def test_planted_faults_show() -> None:
     assert median("pinned", steady.clock_mhz) == 1050
     assert median("pinned", slowness) == pytest.approx(1.285, abs=0.01)
     assert median("pinned", rank.clock_mhz) == 1050
+
+
+# -- rates -------------------------------------------------------------------------------------------------------------
+# The rates of a model: what each kind of work reaches, and how long a memory access takes.
+
+
+def test_every_model_has_rates_and_lacks_what_it_lacks() -> None:
+    assert set(RATES) == set(MODELS)
+    assert rates_of(V100).flop_per_s(V100, "bf16", tensor=True) is None
+    assert rates_of(A100).flop_per_s(A100, "fp8", tensor=True) is None
+    assert rates_of(V100).flop_per_s(V100, "fp64", tensor=True) == rates_of(V100).flop_per_s(V100, "fp64", tensor=False)
+    for model in MODELS.values():
+        assert rates_of(model).vector["fp32"] * rates_of(model).sms == 2 * model.lanes
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=str)
+def test_latency_grows_with_the_footprint_from_level_to_level(model: GpuModel) -> None:
+    rates = rates_of(model)
+    latencies = [rates.latency_ns(1 << power) for power in range(12, 36)]
+    assert all(a[0] <= b[0] for a, b in pairwise(latencies))
+    assert latencies[0] == (rates.l2_ns, rates.l2_ns)
+    assert latencies[-1][0] == pytest.approx(rates.dram_ns, rel=0.01)
+    assert all(scaling <= latency for latency, scaling in latencies)
