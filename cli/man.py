@@ -13,6 +13,7 @@ from .. import __version__
 from .options import PairsOption
 
 _LITERAL = "\b"  # click leaves the lines of such a paragraph as they are
+_STATUS = "Exit status"
 _SEVERAL = 2
 """Commands of which an option stands once, for all, in docs/cli.md."""
 _OTHERS = {"-": "\\-", "\\": "\\e", "\u2212": "\\-", "'": "\\(aq"}
@@ -21,8 +22,8 @@ _OTHERS = {"-": "\\-", "\\": "\\e", "\u2212": "\\-", "'": "\\(aq"}
 _REFERENCE = """\
 # The command line
 
-Made by `whorl man --markdown`; the same texts are in `whorl VERB --help`. [json.md](json.md) has what `--json` prints,
-[tables.md](tables.md) what SQL can ask.
+Made by `whorl man --markdown`. `whorl VERB --help` says the same, with remarks. [json.md](json.md) has what `--json`
+prints, [tables.md](tables.md) what SQL can ask.
 
 **Exit status**: 0 done; 1 a check failed, or parts of an answer could not be made; 2 bad input or option, or the
 output could not be written; 3 the store cannot be used; 4 a query failed; 5 the scheduler does not answer or refused,
@@ -58,7 +59,10 @@ def man(ctx: click.Context, as_markdown: bool) -> None:
 def reference(root: click.Context) -> Iterator[str]:
     """The lines of docs/cli.md: each command with its text and its options; those of several commands stand once."""
     yield re.sub(r"(?<!\n)\n(?!\n)", " ", _REFERENCE).strip()
-    commands = [(context, [*_records(context)]) for context in _below(root)]
+    commands = [
+        (context, [record._replace(text=_in_short(record.text)) for record in _records(context)])
+        for context in _below(root)
+    ]
     common = _common(record for _, records in commands for record in records)
     yield "\n## Options of several commands\n"
     yield "A command that has one of them as it stands here names it under *also*. Brackets hold the default.\n"
@@ -125,18 +129,29 @@ def _option_lines(records: Sequence[_Record]) -> Iterator[str]:
             yield f"- `{option}`"
         above = option
         written = re.sub(r"\b(INTEGER|FLOAT)( RANGE)?\b", "N", key or option)
-        yield f"{'  ' if key else ''}- `{written}`: {re.sub(r'  +', ' ', text).replace('[default: ', '[')}"
+        yield f"{'  ' if key else ''}- `{written}`: {text}"
+
+
+def _in_short(text: str) -> str:
+    """What an option does, without the words that the head of the page has: that brackets hold a default."""
+    text = re.sub(r"  +", " ", text).replace("[default: ", "[").replace("; default: ", "; ")
+    return re.sub(r"\[env var: (WHORL_STORE)(; required)?", r"[\1", text)
 
 
 def _markdown(context: click.Context) -> Iterator[str]:
-    """A help text in paragraphs; examples as code, without those of sub-verbs, which have their own section."""
+    """What a command does, its examples and its exit status; remarks stand in `--help` alone.
+
+    Examples are code, without those of sub-verbs, which have their own section.
+    """
     command = context.command
     below = (
         tuple(f"{context.command_path} {name} " for name in command.commands)
         if isinstance(command, click.Group)
         else ()
     )
-    for is_literal, lines in _paragraphs(command.help or ""):
+    for number, (is_literal, lines) in enumerate(_paragraphs(command.help or "")):
+        if number and not is_literal and not lines[0].startswith(_STATUS):
+            continue
         lines = [line.strip() for line in lines if not f"{line.strip()} ".startswith(below)] if below else lines
         if is_literal and lines:
             yield "\n".join(f"    {line.strip()}" for line in lines) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
     from ..store.views import View
     from ..store.vocabulary import Vocabulary
 
-_METRICS_HEADER = ("metric", "kind", "tier", "NVML", "DCGM field", "dcgm-exporter", "nvidia-smi")
-_SOURCES = {"NVML": "NVML ", "DCGM field": "DCGM ", "dcgm-exporter": ""}
-"""What a line of a metric says of its sources, and the word before each."""
+_METRICS_HEADER = ("metric", "kind", "read", "NVML", "DCGM", "dcgm-exporter (DCGM_FI_)", "nvidia-smi")
+_UNUSUAL = ("BOOLEAN", "MAP", "STRUCT")
+"""What the type of a column begins with that its unit does not tell; lists are unusual, too."""
 _SEVERAL = 3
 """Tables of which a column is explained once, for all, in docs/tables.md."""
 _OF_TELEMETRY = {
@@ -98,6 +99,9 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
         rows = _cells(table.columns)
         show([Cells(heads, rows, title=f"{table.name}: one row is {table.row}")])
         click.echo()
+        if tables and table.name == "telemetry":
+            show([Cells(_METRICS_HEADER, _metrics(), title="How each metric is read:")])
+            click.echo()
         for vocabulary in words:
             if vocabulary.table == table.name:
                 code_heads = [
@@ -128,23 +132,9 @@ def as_document(
     """The tables with the codes of their columns, and the views, as a Markdown document: a line for each column."""
     from ..store.schema import MINUTES, OF_TELEMETRY, TELEMETRY
 
-    parts = [
-        "# The tables of a store",
-        "",
-        "Made by `whorl schema --markdown`. `cluster` and `gpu` together are the key of a GPU: `gpu` is its UUID, else "
-        "its place (cabinet-node-device), else its name. Missing is NULL, never 0; times are UTC. A column without a "
-        "type is VARCHAR, one with a unit BIGINT, and one of UTC a TIMESTAMP, unless it says otherwise. "
-        "`whorl schema NAME` shows a view's SQL.",
-        "",
-        "Of a column of `telemetry`, square brackets have its kind, how often it is read, its field or function in "
-        "NVML (without nvmlDevice), its field in DCGM, and its names on pages of dcgm-exporter (DCGM_FI_...).",
-        "",
-        "## Columns of several tables",
-        "",
-    ]
     times = Counter(column for table in tables for column in table.columns if not _is_key(column))
     common = {column for column, n in times.items() if n >= _SEVERAL}
-    parts += [_line(column) for column in sorted(common, key=lambda column: column.name)]
+    parts = [_TABLES_HEAD, *(_line(column) for column in sorted(common, key=lambda column: column.name))]
     for table in tables:
         parts += ["", f"## {table.name}", "", f"One row is {table.row}."]
         listed_columns = list(table.columns)
@@ -153,17 +143,17 @@ def as_document(
             listed_columns = [column for column in listed_columns if column.name not in OF_TELEMETRY]
         for earlier in tables[: tables.index(table)]:
             if set(earlier.names) <= {column.name for column in listed_columns}:
-                parts[-1] += f" It has all columns of `{earlier.name}`, and:"
+                parts[-1] += f" It has all columns of `{earlier.name}`."
                 listed_columns = [column for column in listed_columns if column.name not in earlier.names]
-        reads = {name: sources for name, *sources in _metrics()} if table.name == "telemetry" else {}
-        above = [f"`{column.name}`" for column in listed_columns if column in common]
-        if above:
-            parts[-1] += f" Columns explained above: {', '.join(above)}."
+        parts[-1] += _explained(column for column in listed_columns if column in common)
         listed_columns = [column for column in listed_columns if column not in common and not _is_key(column)]
-        parts += ["", *(_line(column, reads.get(column.name, ())) for column in listed_columns)]
+        counters = [column for column in listed_columns if column.kind == "counter"]
+        others = [column for column in listed_columns if column.kind != "counter"]
+        parts += ["", *map(_line, others)] if others else []
+        parts += ["", "Counters; most begin anew with the driver:", "", *map(_line, counters)] if counters else []
         for vocabulary in words:
             if vocabulary.table == table.name:
-                heads = [head for head in vocabulary.header[1:] if head != "meaning"]
+                heads = [head for head in vocabulary.header[1:] if head not in ("meaning", "type")]
                 parts += ["", f"### Codes of `{vocabulary.title}`", ""]
                 parts += [f"In brackets: {', '.join(heads)}.", ""] if heads else []
                 parts += [_code_line(vocabulary, row) for row in vocabulary.rows]
@@ -172,38 +162,68 @@ def as_document(
         parts += ["", f"## {view.name} (view)", "", f"One row is {view.row}."]
         view_columns = list(columns[view.name])
         for whole_table in (*tables, MINUTES, TELEMETRY):
-            if set(whole_table.names) <= {column.name for column in view_columns}:
-                parts[-1] += f" It has all columns of `{whole_table.name}`."
+            missing = set(whole_table.names) - {column.name for column in view_columns}
+            if missing <= {"import_id"}:
+                parts[-1] += f" It has all columns of `{whole_table.name}`{' but `import_id`' if missing else ''}."
                 view_columns = [column for column in view_columns if column.name not in whole_table.names]
         own_columns = [column for column in view_columns if (column.name, column.description) not in explained]
-        elsewhere = [f"`{column.name}`" for column in view_columns if column not in own_columns and not _is_key(column)]
-        if elsewhere:
-            parts[-1] += f" Columns explained above: {', '.join(elsewhere)}."
+        parts[-1] += _explained(column for column in view_columns if column not in own_columns)
         if own_columns:
-            parts += ["", *(_line(column) for column in own_columns)]
+            parts += ["", *map(_line, own_columns)]
         explained |= {(column.name, column.description) for column in own_columns}
     return "\n".join(parts)
+
+
+_TABLES_HEAD = """\
+# The tables of a store
+
+Made by `whorl schema --markdown`. `cluster` and `gpu` are the key of a GPU: `gpu` is its UUID, else its place \
+(cabinet-node-device), else its name. Missing or unknown is NULL, never 0; times are UTC. Brackets hold the unit, and \
+the type of a list, map, record or truth value; other columns are texts (VARCHAR), numbers (BIGINT or DOUBLE) and \
+times (TIMESTAMP). `whorl schema NAME` shows each type, the SQL of a view, and of `telemetry` how NVML, DCGM, \
+dcgm-exporter and nvidia-smi spell each metric.
+
+## Columns of several tables
+"""
+
+
+def _explained(columns: Iterable[Column]) -> str:
+    """The names of columns that stand elsewhere, as a sentence; empty without any."""
+    names = [f"`{column.name}`" for column in columns if not _is_key(column)]
+    return f" Columns explained above: {', '.join(names)}." if names else ""
 
 
 def _is_key(column: Column) -> bool:
     return column.name in ("cluster", "gpu")
 
 
-def _line(column: Column, sources: Sequence[str] = ()) -> str:
-    """A column in a line: its type where that does not follow from the unit, its unit, its meaning, who has it."""
-    usual = {"": "VARCHAR", "UTC": "TIMESTAMP"}.get(column.unit, "BIGINT")
-    about = [*([_type(column)] if _type(column) != usual else []), *([column.unit] if column.unit else [])]
+def _line(column: Column) -> str:
+    """A column in a line: its type where that is unusual, its unit, its meaning."""
+    about = [word for word in (_unusual(column.type), column.unit) if word and word != "UTC"]
     kind = f" ({', '.join(about)})" if about else ""
-    by_head = dict(zip(_METRICS_HEADER[1:], sources, strict=False))
-    names = [f"{word}{by_head[head].replace('nvmlDevice', '')}" for head, word in _SOURCES.items() if by_head.get(head)]
-    read = f" [{'; '.join([', '.join(sources[:2]), *names])}]" if by_head else ""
-    return f"- `{column.name}`{kind}: {column.description}{read}"
+    return f"- `{column.name}`{kind}: {_UNKNOWN.sub('', column.description)}"
+
+
+_UNKNOWN = re.compile(r"; NULL(:| where| while| if) (it is )?(unknown|not known|nothing is known|it is not)$")
+"""What the head of the page says of every column."""
+
+
+def _unusual(spelled: str) -> str:
+    """A type that a unit does not tell, without the types of its fields; empty for a text, a number or a time."""
+    if not spelled.startswith(_UNUSUAL) and not spelled.endswith("[]"):
+        return ""
+    return _FIELD_TYPES.sub(r"\1", spelled) if len(spelled) <= _LONGEST_TYPE else "STRUCT"
+
+
+_FIELD_TYPES = re.compile(r"(?<=[(, ])\"?(\w+)\"? (?:VARCHAR(?:\[\])?|DOUBLE|BIGINT|TIMESTAMP|BOOLEAN)(?=[,)])")
 
 
 def _code_line(codes: Vocabulary, row: Sequence[str]) -> str:
     """A code with what stands beside it in brackets; the meaning last."""
     cells = dict(zip(codes.header, row, strict=True))
     meaning = cells.pop("meaning", "")
+    if "type" in cells:
+        cells["type"] = _unusual(cells["type"])
     first, *others = [cell for cell in cells.values() if cell]
     beside = f" ({', '.join(others)})" if others else ""
     return f"- `{first}`{beside}: {meaning}"
@@ -218,7 +238,11 @@ def _metrics() -> list[list[str]]:
     from ..store.metrics import METRICS
 
     return [
-        [m.name, m.kind, m.tier, str(m.nvml or ""), str(m.dcgm or ""), ", ".join(m.prometheus), ", ".join(m.smi)]
+        [
+            *(m.name, m.kind, m.tier, str(m.nvml or "").replace("nvmlDevice", ""), str(m.dcgm or "")),
+            ", ".join(m.prometheus).replace("DCGM_FI_", ""),
+            ", ".join(m.smi),
+        ]
         for m in METRICS
     ]
 

@@ -84,24 +84,24 @@ _VERSIONS = ("whorl", "kernel", "driver", "cuda_driver", "cuda_runtime", "nvrtc"
 _SECONDS_BY_REASON = record({reason.name: "DOUBLE" for reason in CLOCK_EVENTS})
 
 _GPU = _text("gpu", "the GPU: its UUID, else its place (cabinet-node-device), else its name")
-_WORKLOAD = _text("workload", "what ran: the application of an imported file or a probe's name")
+_WORKLOAD = _text("workload", "what ran: a probe, or an application")
 _NODE, _MODEL = _text("node", "the host"), _text("model", "product name")
 _RUNS, _SITTINGS = _whole("n", "its runs"), _whole("sittings", "its sittings: runs without a pause of 6 hours or more")
-_PEERS = _whole("peers", "how many GPUs were compared, itself included")
+_PEERS = _whole("peers", "GPUs that were compared, itself included")
 
 # fmt: off
 GPUS = Table("gpus", "an identity of a GPU, and when it was first seen", (
     CLUSTER, _GPU,
-    _text("uuid", "UUID of the physical GPU, as the driver writes it"),
-    _text("place", "cabinet-node-device; a row with both place and uuid links them"),
+    _text("uuid", "UUID of the physical GPU"),
+    _text("place", "cabinet-node-device; a row with `uuid` too links them"),
     _text("cabinet", "cabinet or rack"),
     _text("node", "host, unique within the cluster"),
     _whole("slot", "position of the GPU within its node"),
     _MODEL,
     _text("serial", "board serial number"),
     _text("vbios", "firmware version"),
-    _text("inforom", "version of the image of the board's own record (InfoROM)", added=True),
-    _text("gsp_firmware", "firmware version of the GPU's system processor (GSP)", added=True),
+    _text("inforom", "version of the board's own record (InfoROM)", added=True),
+    _text("gsp_firmware", "firmware of the GPU's system processor", added=True),
     _text("driver", "driver version"),
     _text("pci_bus_id", "PCI address"),
     _whole("nvml_index", "index in the driver at that time; never a key"),
@@ -111,60 +111,58 @@ GPUS = Table("gpus", "an identity of a GPU, and when it was first seen", (
     _whole("power_limit_max_mw", "highest power limit that can be set", "mW"),
     _whole("sm_clock_max_mhz", "maximum SM clock", "MHz"),
     _whole("mem_clock_max_mhz", "maximum memory clock", "MHz"),
-    _whole("temperature_max_operating_c", "highest GPU temperature in operation", "degC"),
-    _whole("temperature_slowdown_c", "GPU temperature from which the hardware slows the clock", "degC"),
-    _whole("temperature_shutdown_c", "GPU temperature at which it shuts down", "degC"),
+    _whole("temperature_max_operating_c", "highest in operation", "degC"),
+    _whole("temperature_slowdown_c", "from here the hardware slows the clock", "degC"),
+    _whole("temperature_shutdown_c", "from here the GPU shuts down", "degC"),
     _whole("memory_total", "device memory", "B"),
-    _text("parent", "of a MIG instance: the UUID of the physical GPU; NULL for a whole GPU"),
-    _text("mig_profile", "of a MIG instance: its profile, as 1g.10gb; NULL for a whole GPU"),
-    _time("first_seen", "when this identity was seen first, or first again after another; NULL where unknown"),
+    _text("parent", "of a MIG instance: the UUID of its GPU"),
+    _text("mig_profile", "of a MIG instance: its profile, as 1g.10gb"),
+    _time("first_seen", "when this identity was seen first, or again after another"),
     IMPORT,
 ), sorted_by=("cluster", "gpu"))
 
-TELEMETRY = Table("telemetry", "the metrics of a GPU at one time", (
+TELEMETRY = Table("telemetry", "the metrics of a GPU at one time; shares (ppm) and rates (B/s) are means since the row "
+                  "before", (
     _time("ts", "when the reading was taken"),
     CLUSTER, _GPU,
     *(Column(m.name, "BIGINT", m.unit, m.description, m.kind, m.added) for m in METRICS),
-    _whole("read_us", "how long the driver took to answer for this GPU", "us", kind="gauge"),
-    _text("quality", "what is wrong with this row's sensors; NULL where nothing is known", kind="text"),
+    _whole("read_us", "how long the driver took to answer", "us", kind="gauge"),
+    _text("quality", "what is wrong with the sensors", kind="text"),
     IMPORT,
 ), sorted_by=("gpu", "ts"), partitioned=True)
 
-CAMPAIGNS = Table("campaigns", "the progress of a campaign when the row was stored; if there are several rows, the "
-                  "last `stored_to` counts", (
+CAMPAIGNS = Table("campaigns", "the progress of a campaign; the last `stored_to` counts", (
     CLUSTER,
     _text("campaign", "name of the campaign"),
-    _map("asked", "what was asked for, by argument; of an argument that has parts, each part as argument.part"),
-    _list("probes", "names of the probes that were asked for; NULL: it has none"),
-    _text("fleet", "of a simulated fleet: its identity, the same in all its campaigns"),
-    _time("born", "of a simulated fleet: when it was new; its age counts from here"),
+    _map("asked", "what was asked for, by argument or argument.part"),
+    _list("probes", "probes that were asked for"),
+    _text("fleet", "of a simulated fleet: its identity"),
+    _time("born", "of a simulated fleet: when it was new"),
     _whole("gpus", "number of GPUs"),
     _time("began", "when it began"),
-    _time("stored_to", "everything before this time is stored; `began` if nothing is stored yet"),
-    _time("ended", "when it ended, or will end; NULL while unknown"),
+    _time("stored_to", "everything before this is stored"),
+    _time("ended", "when it ended, or will end"),
 ), sorted_by=("cluster", "campaign", "stored_to"), key=("cluster", "campaign", "stored_to"))
 
 RUNS = Table("runs", "one workload or probe on one GPU, once", (
-    _text("run_id", "identity of the run: the same row of any file of one cluster has the same"),
+    _text("run_id", "its identity, the same for the same row of any file"),
     CLUSTER,
-    _text("campaign", "the campaign it belongs to; NULL where it was imported"),
+    _text("campaign", "its campaign; NULL: imported"),
     _WORKLOAD, _GPU,
     _text("job_id", "the batch job; the GPUs of one job ran together"),
-    _time("began", "when it began; NULL where unknown"),
-    _time("ended", "when it ended; NULL where unknown"),
+    _time("began", "when it began"),
+    _time("ended", "when it ended"),
     _real("sm_clock_mhz", "median SM clock while it ran", "MHz"),
     _real("mem_clock_mhz", "median memory clock while it ran", "MHz"),
     _real("temperature_c", "median GPU temperature while it ran", "degC"),
     _real("power_w", "median board power while it ran", "W"),
     Column("conditions", record({condition.name: condition.type for condition in CONDITIONS}), "",
-           "the stated conditions: input size, warm-up, kernel", grown=any(field.added for field in CONDITIONS)),
-    _text("probe_version", "version of the probe; NULL where it was imported"),
-    Column("versions", record(dict.fromkeys(_VERSIONS, "VARCHAR")), "", "versions of software and driver; NULL where "
-           "it was imported"),
-    Column("clock_events", _SECONDS_BY_REASON, "s", "how long the clock was held down while it ran, by reason"),
-    _text("ended_by", "why it ended: 'precise', 'time limit', 'most repeats', 'complete' (its length is fixed) or "
-          "'failed' (no figures); NULL where it was imported"),
-    _text("status", "how it came out, a code: 'ok', else why not to trust it"),
+           "the stated conditions", grown=any(field.added for field in CONDITIONS)),
+    _text("probe_version", "version of the probe"),
+    Column("versions", record(dict.fromkeys(_VERSIONS, "VARCHAR")), "", "versions of software and driver"),
+    Column("clock_events", _SECONDS_BY_REASON, "s", "how long the clock was held down, by reason"),
+    _text("ended_by", "why it ended, a code; NULL: imported"),
+    _text("status", "how it came out, a code"),
     _text("status_detail", "the same in a sentence; NULL where it is 'ok'"),
     IMPORT,
 ), sorted_by=("cluster", "workload", "gpu", "began"), key=("run_id",))
@@ -184,39 +182,39 @@ EVENTS = Table("events", "something that happened to a GPU", (
     _text("gpu", "the GPU, as in `gpus`; NULL of what concerns no single GPU, and where the store does not know which "
           "GPU is at `pci_bus_id` of the node"),
     _NODE,
-    _text("pci_bus_id", "PCI address of the GPU on its node; NULL where unknown", added=True),
-    _text("kind", "what kind of event, a code; it says which of the next columns are filled"),
+    _text("pci_bus_id", "PCI address of the GPU", added=True),
+    _text("kind", "what happened, a code"),
     _text("workload", "the probe that it is about"),
     _text("metric", "the column of `telemetry` that it is about"),
     _text("quality", "the mark of `telemetry.quality` that it is about"),
-    _whole("code", "number of an error: of an XID, the driver's"),
+    _whole("code", "number of an error"),
     _real("before", "what it was", "of `metric`"),
     _real("value", "what it is now; of a power sensor, mW", "of `metric`"),
     _whole("n", "how many: ticks, wrong elements, MIG instances, XIDs"),
     _whole("duration_ns", "how long", "ns"),
     _text("version", "version of the driver"),
-    _text("campaign", "the campaign in which it happened; NULL where it belongs to none"),
-    _text("job_id", "the batch job in which it happened; NULL where it belongs to none"),
+    _text("campaign", "its campaign"),
+    _text("job_id", "its batch job"),
     _text("detail", "the same in a sentence, for people"),
     IMPORT,
 ), sorted_by=("gpu", "ts"))
 
 IMPORTS = Table("imports", "one workload of one imported file: its provenance and row counts", (
-    _text("import_id", "identity of the import: hash of the content and the options"),
-    _text("file", "name of the file, without its folder"),
-    _text("sha256", "SHA-256 of the file's content after decompression"),
-    _whole("bytes", "size of the content after decompression", "B"),
+    _text("import_id", "hash of the content and the options"),
+    _text("file", "name of the file"),
+    _text("sha256", "SHA-256 of the content, unpacked"),
+    _whole("bytes", "size of the content, unpacked", "B"),
     _text("format", "the format that was recognised"),
     CLUSTER,
-    _text("workload", "the workload these counts are for; NULL for telemetry"),
+    _text("workload", "what the counts are of; NULL: telemetry"),
     _whole("rows", "rows read"),
     _whole("kept", "rows stored"),
-    _whole("duplicates", "exact duplicates dropped, within the file or already in the store"),
+    _whole("duplicates", "exact duplicates dropped"),
     _whole("refused", "rows refused"),
-    _whole("placeholders", "values turned into NULL because they stand for 'unknown'"),
-    Column("units", "STRUCT(column_name VARCHAR, unit VARCHAR, taken_from VARCHAR)[]", "", "the unit that was taken of "
-           "each column, and from what it is known"),
-    _map("options", "the options given; of one that is given for a column, as map.COLUMN and unit.COLUMN"),
+    _whole("placeholders", "values that became NULL"),
+    Column("units", "STRUCT(column_name VARCHAR, unit VARCHAR, taken_from VARCHAR)[]", "",
+                            "the unit of each column, and how it is known"),
+    _map("options", "options, as map.COLUMN"),
     _list("notes", "what the importer noticed"),
     _text("importer", "version of the importer"),
     _time("imported_at", "when"),
@@ -225,9 +223,9 @@ IMPORTS = Table("imports", "one workload of one imported file: its provenance an
 TRUTH = Table("truth", "the fault planted in a simulated GPU: used to judge detectors, never read by analysis", (
     CLUSTER, _GPU,
     _text("kind", "the fault, or 'ok' for a healthy GPU"),
-    _time("began", "when the fault began; NULL where it was there from the start"),
-    _time("ended", "when it ended; NULL where it did not"),
-    _real("size_pct", "how large the fault is; NULL for a kind without a size", "%"),
+    _time("began", "when the fault began; NULL: at the start"),
+    _time("ended", "when it ended"),
+    _real("size_pct", "how large the fault is", "%"),
     _text("population", "the population that the fleet was drawn from"),
     Column("silicon", "MAP(VARCHAR, DOUBLE)", "", "what was drawn for this GPU, by parameter"),
     _text("model", "the simulated model"),
@@ -235,67 +233,65 @@ TRUTH = Table("truth", "the fault planted in a simulated GPU: used to judge dete
     _text("parameters", "version of the simulation's parameter set"),
 ), sorted_by=("cluster", "gpu"), key=("cluster", "gpu", "kind", "began", "population", "seed", "parameters"))
 
-JOBS = Table("jobs", "an allocation of a GPU to a job, or of a node where its GPUs are not known, as one import found "
-             "it; an allocation that changed has the rows of a later import beside its old ones, and the view "
-             "`jobs_now` has the newest", (
+JOBS = Table("jobs",
+             "an allocation of a GPU to a job (of a node, where GPUs are not known), as one import found it; a "
+             "changed one has further rows, and `jobs_now` the newest", (
     CLUSTER,
     _text("allocation", "identity of the allocation; a job that was requeued has several"),
-    _text("job_id", "the job, as scheduler commands take it: 4242, of an array 4242_7"),
+    _text("job_id", "the job: 4242, of an array 4242_7"),
     _text("raw_id", "the number that the job itself sees; joins with `runs.job_id`"),
-    _whole("restart", "how often it was requeued before; NULL where unknown"),
+    _whole("restart", "how often it was requeued before"),
     _text("user", "who; with anonymise= a pseudonym"),
     _text("account", "the account that pays; with anonymise= a pseudonym"),
     _text("partition", "partition or queue"),
     _text("qos", "quality of service"),
-    _text("state", "the scheduler's state, as COMPLETED; of tags: RUNNING, ENDED, LOST"),
-    _whole("exit_code", "exit status of the job; NULL while it runs"),
+    _text("state", "the scheduler's state, or that of a tag"),
+    _whole("exit_code", "exit status"),
     _whole("exit_signal", "the signal that ended it; 0: none"),
     _time("submitted", "when it was submitted, or requeued"),
-    _time("eligible", "when it could have begun; it waited from then to `began`"),
+    _time("eligible", "when it could have begun"),
     _time("began", "when it began"),
-    _time("ended", "when it ended; NULL while it runs, or if that is not known"),
+    _time("ended", "when it ended; NULL while it runs"),
     _text("node", "the node"),
-    _text("gpu", "the GPU or MIG instance, as in `gpus`; NULL where not known"),
-    _text("gpu_from", "how the GPU is known, a code; NULL where it is not"),
-    _text("gpu_type", "the type that was allocated, in the scheduler's words: v100, 1g.10gb"),
-    _real("share", "which part of the GPU it had: 1 is all; NULL where unknown (shards, MPS)"),
-    _whole("node_gpus", "how many GPUs of the node this row is: 1 if `gpu` is known; NULL: unknown"),
-    _whole("job_gpus", "how many GPUs the whole job had"),
-    _whole("job_nodes", "how many nodes the whole job had"),
-    _whole("time_limit_s", "the longest it may run; NULL: no limit, or unknown", "s"),
-    _text("requested", "what it asked for, in the scheduler's words (ReqTRES)"),
-    _text("allocated", "what it got, in the scheduler's words (AllocTRES)"),
-    _whole("job_energy_j", "energy of the whole job as the scheduler counted it, which jobs on one node count twice; "
-           "NULL: none, or 0", "J"),
-    _text("tag", "`allocation` of the tag that gave the GPU; `jobs_now` leaves that tag out"),
+    _text("gpu", "the GPU or MIG instance"),
+    _text("gpu_from", "how the GPU is known, a code"),
+    _text("gpu_type", "the type allocated: v100, 1g.10gb"),
+    _real("share", "its part of the GPU: 1 is all"),
+    _whole("node_gpus", "how many GPUs the row is: 1 if `gpu` is known"),
+    _whole("job_gpus", "GPUs of the whole job"),
+    _whole("job_nodes", "nodes of the whole job"),
+    _whole("time_limit_s", "its time limit", "s"),
+    _text("requested", "what it asked for (ReqTRES)"),
+    _text("allocated", "what it got (AllocTRES)"),
+    _whole("job_energy_j", "energy by the scheduler, which jobs on one node count twice", "J"),
+    _text("tag", "`allocation` of the tag that gave the GPU"),
     _text("source", "where the row comes from, a code"),
-    _time("recorded", "when it was stored; of an allocation's records the newest counts"),
+    _time("recorded", "when it was stored; the newest counts"),
     IMPORT,
 ), sorted_by=("gpu", "began"), key=("cluster", "allocation", "recorded"))
 
-SPANS = Table("spans", "a span that ended: a part of an application's work, and the energy that its GPUs used for it", (
+SPANS = Table("spans", "a span that ended: a part of an application's work, and its energy", (
     CLUSTER,
-    _text("span", "its identity, W3C Trace Context's span id: 16 hex digits"),
-    _text("parent", "the span that it is inside of, which may be of another process; NULL: none"),
-    Column("within_parent", "BOOLEAN", "", "whether energy_j, low_j and high_j of the parent's row include it"),
+    _text("span", "its identity: 16 hex digits (W3C Trace Context)"),
+    _text("parent", "the span around it, maybe of another process"),
+    Column("within_parent", "BOOLEAN", "", "whether the parent's energy includes it"),
     _text("name", "its name"),
-    _map("attributes", "what else the application said of it, by name; NULL: nothing"),
-    _text("job_id", "the batch job; NULL outside of one"),
+    _map("attributes", "what else the application said"),
+    _text("job_id", "the batch job"),
     _NODE,
-    _list("gpus", "the GPUs, as in `gpus`; NULL where none could be read"),
+    _list("gpus", "its GPUs"),
     _time("began", "when it began"),
     _time("ended", "when it ended"),
-    _real("own_j", "what it used itself, outside the spans inside it; those of all spans add up. Alone, that of a "
-          "short span says little: see low_j and high_j. NULL where nothing was read", "J"),
-    _real("energy_j", "what it and the spans inside it used; NULL where `reason` says why", "J"),
+    _real("own_j",
+          "what it used outside the spans inside it; these add up. Alone, that of a short span says little", "J"),
+    _real("energy_j", "what it and the spans inside it used", "J"),
     _real("low_j", "lower end of its 95 % interval", "J"),
     _real("high_j", "upper end of it", "J"),
     _real("measured", "share of its time in which the GPUs were read"),
     _text("method", "what most of it was read from: 'counter' or 'power'"),
     _text("reason", "why energy_j is NULL, a code: 'no gpu', 'mostly gaps', 'too short', ..."),
-    _text("error", "class of the exception that ended it; NULL where none did"),
-    _text("trace_id", "the trace that it is of, over processes and nodes: W3C Trace Context's, 32 hex "
-          "digits", added=True),
+    _text("error", "class of the exception that ended it"),
+    _text("trace_id", "its trace, over processes and nodes: 32 hex digits", added=True),
     _text("process", "the ledger that counted it: spans of one never count energy twice", added=True),
 ), sorted_by=("cluster", "began"), key=("cluster", "span"))
 
@@ -304,38 +300,33 @@ SPANS_OPEN = Table("spans_open", "what a span that had not ended had used until 
                    SPANS.columns, sorted_by=("cluster", "span", "ended"), key=("cluster", "span", "ended"),
                    last_of=("cluster", "span"), added=True)
 
-OPERATIONS = Table("operations", "an operation of a rank of a training job: a part of a step, such as the forward pass "
-                   "of a microbatch", (
+OPERATIONS = Table("operations", "an operation of a rank of a training job, such as the forward pass of a microbatch", (
     CLUSTER,
-    _text("job", "the training job: what `job` says, else its layout file, else the file's name"),
+    _text("job", "the training job: by `job`, its layout file, or the file's name"),
     _whole("rank", "the rank that it is of"),
-    _whole("dp_rank", "its place in data parallelism: which data it works on; NULL where unknown"),
-    _whole("stage", "its stage of the pipeline: which layers it computes; NULL where unknown"),
-    _whole("tp_size", "how many ranks compute each layer together (tensor parallelism), of which one may be recorded "
-           "for all; NULL where unknown"),
+    _whole("dp_rank", "its place in data parallelism"),
+    _whole("stage", "its stage of the pipeline"),
+    _whole("tp_size", "ranks that compute each layer together (tensor parallelism)"),
     _text("gpu", "the GPU of the rank, as in `gpus`; NULL where nobody said it"),
     _whole("step", "number of the training step"),
     _text("optype", "what it is, in the words of the file: 'forward-compute', 'forward-send', ..."),
-    _whole("model_chunk", "which of the rank's parts of the model (interleaved pipeline); NULL where it is of none"),
-    _whole("microbatch", "which microbatch of the step; NULL where it is of none"),
-    _real("began_s", "when it began, by the file's own clock; NULL where unknown", "s"),
+    _whole("model_chunk", "the part of the model (interleaved pipeline)"),
+    _whole("microbatch", "the microbatch"),
+    _real("began_s", "when it began, by the file's clock", "s"),
     _real("duration_s", "how long it lasted", "s"),
     IMPORT,
 ), sorted_by=("cluster", "job", "optype", "rank", "step"), added=True)
 
-NODE_POWER = Table("node_power", "power or energy of a node, or of a part of it, as a meter outside the GPUs had it at "
-                   "one time", (
+NODE_POWER = Table("node_power", "power or energy of a node or a part of it at one time, by a meter outside the GPUs", (
     CLUSTER,
     _text("node", "the host, as in `gpus`"),
     _time("ts", "when it was read"),
     _text("source", "what measured it, a code"),
     _text("covers", "what it is the power of, a code"),
-    _text("part", "which of several that `covers` names, as a CPU package, a power supply or an outlet: the whole is "
-          "the sum of its parts; NULL: all of it"),
-    _whole("power_mw", "power; NULL where the meter counts energy only", "mW"),
-    _whole("window_ms", "the power is the mean of so long a time before `ts`; NULL where the meter does not say", "ms"),
-    _whole("energy_mj", "counter of energy: the difference of two rows is the energy between them; it falls where the "
-           "counter began anew; NULL where there is none", "mJ"),
+    _text("part", "which CPU package, power supply or outlet, which add up; NULL: all"),
+    _whole("power_mw", "power", "mW"),
+    _whole("window_ms", "the power is the mean of so long before `ts`", "ms"),
+    _whole("energy_mj", "counter of energy; it falls where it began anew", "mJ"),
     IMPORT,
 ), sorted_by=("cluster", "node", "ts"), key=("cluster", "node", "ts", "source", "covers", "part"), added=True)
 
@@ -349,49 +340,47 @@ _MEASURED = ('STRUCT(figure VARCHAR, "value" DOUBLE, peers DOUBLE, unit VARCHAR,
              '"at" TIMESTAMP, "text" VARCHAR, text_before VARCHAR)[]')
 
 _FINDING = (
-    _whole("place", "its place in the judgement, from 0; the worst comes first"),
+    _whole("place", "its place, from 0, the worst"),
     _text("level", "'gpu', 'rank', 'node', 'batch' or 'slot'"),
     _text("name", "of the GPU (`node/slot` where known), the node, or what the batch shares"),
-    Column("gpus", 'STRUCT("name" VARCHAR, gpu VARCHAR)[]', "", "the GPUs that it covers: the name, and `gpu` (the "
-           "UUID), which stays when a card moves"),
-    _text("model", "product name; NULL where it covers several or none is known"),
+    Column("gpus", 'STRUCT("name" VARCHAR, gpu VARCHAR)[]', "", "the GPUs that it covers"),
+    _text("model", "product name"),
     _list("workloads", "in which it shows, the largest effect first"),
-    _text("kind", "what it says, a code: 'slow', 'hot', 'lost', ..."),
+    _text("kind", "a code: 'slow', 'hot', 'lost', ..."),
     _text("state", "'suspected': seen in one sitting; 'confirmed': in two or more"),
     _real("effect_pct", "in the first of `workloads`, of the peers' level; slower is positive", "%"),
     _real("low_pct", "lower end of the 95 % interval of the level in another sitting", "%"),
     _real("high_pct", "upper end of it", "%"),
     _real("p", "chance that a healthy one shows this"),
-    _real("q", "share of false findings among those that are at least as clear"),
-    _whole("n", "GPUs, or nodes where nodes are compared, itself included; `reference` says which"),
+    _real("q", "share of false findings among those as clear"),
+    _whole("n", "GPUs or nodes that were compared, itself included"),
     Column("causes", "STRUCT(what VARCHAR, pct DOUBLE, low_pct DOUBLE, high_pct DOUBLE)[]", "", "parts of the effect, "
            "with the 95 % interval of each"),
     _time("first_seen", "when the first run that shows it began"),
     _time("last_seen", "when the last one began"),
     _list("runs", "`run_id` of the runs that show it"),
     _text("action", "what to do, a code: 'clean cooling', 'reset clock', ..."),
-    _text("reference", "what it was compared with, a code: 'gpus', 'nodes', or 'past', its own"),
-    _text("figure", "what the effect is of, a code: 'time', 'temperature rise', 'highest clock', ...; of 'throttled "
-          "runs' it is in percentage points; '' of what was seen and not measured"),
-    Column("measured", _MEASURED, "", "the numbers that tell it: clock, power, temperature, XIDs, dates, ...; `peers`: "
-           "that of the peers, or, where `reference` is 'past', that before", added=True),
-    Column("at_clock", "BOOLEAN", "", "whether times were compared as they would be at the clock of the "
-           "peers", added=True),
+    _text("reference", "what it was compared with: 'gpus', 'nodes', or its 'past'"),
+    _text("figure",
+          "what the effect is of: 'time', 'highest clock', ...; of 'throttled runs' in percentage points; '' of "
+          "what was not measured"),
+    Column("measured", _MEASURED, "", "the numbers that tell it; `peers`: of the peers, or of its past", added=True),
+    Column("at_clock", "BOOLEAN", "", "whether times are as at the peers' clock", added=True),
 )
 
-JUDGEMENTS = Table("judgements", "a time at which the GPUs of a cluster were judged: what was looked at, and what "
-                   "could not be judged", (
+JUDGEMENTS = Table("judgements",
+                   "a judgement of the GPUs of a cluster: what was looked at, and what could not be judged", (
     _text("judgement", "its identity"),
     CLUSTER,
-    _text("campaign", "the campaign that it is about; NULL: every run of the cluster"),
-    _time("since", "runs before this time were left out; NULL: none"),
+    _text("campaign", "its campaign; NULL: every run"),
+    _time("since", "earlier runs were left out"),
     _JUDGED_AT, _VERSION_OF,
-    _whole("gpus", "how many GPUs were judged"),
-    _whole("looks", "how many comparisons were made"),
-    _whole("findings", "how many rows of `verdicts` it has; 0 is an answer too"),
-    _list("watch", "names of GPUs to measure again: newly slower than their own past"),
-    _whole("runs", "how many runs the cluster had"),
-    _text("content", "hash of what was concluded: the same again is not stored again"),
+    _whole("gpus", "GPUs that were judged"),
+    _whole("looks", "comparisons that were made"),
+    _whole("findings", "rows of `verdicts`"),
+    _list("watch", "GPUs to measure again: newly slower than their past"),
+    _whole("runs", "runs of the cluster"),
+    _text("content", "hash of what was concluded"),
     Column("not_judged", "STRUCT(subject VARCHAR, why VARCHAR)[]", "", "as `unjudged`, in sentences; NULL where "
            "`unjudged` is known"),
     Column("changes", f"{_CHANGE}VARCHAR[])[]", "", "as `level_changes`, in words; NULL where `level_changes` is "
@@ -399,51 +388,49 @@ JUDGEMENTS = Table("judgements", "a time at which the GPUs of a cluster were jud
     Column("unjudged", 'STRUCT(subject VARCHAR, why VARCHAR, n BIGINT, total BIGINT, "share" DOUBLE, since TIMESTAMP, '
            '"at" TIMESTAMP, model VARCHAR, "level" VARCHAR)[]', "",
            "what was not judged, and why, a code with its numbers", added=True),
-    Column("level_changes", f"{_CHANGE}{_MEASURED})[]", "", "times at which the level of a GPU changed: between "
-           "`since` and `at`, for better or worse", added=True),
+    Column("level_changes", f"{_CHANGE}{_MEASURED})[]", "",
+           "levels that changed, between `since` and `at`", added=True),
     Column("smallest", "STRUCT(workload VARCHAR, model VARCHAR, pct DOUBLE, any_clock_pct DOUBLE, gpus BIGINT, "
            "sittings BIGINT, why VARCHAR)[]", "",
            "by workload, the smallest effect that could have been named", added=True),
-    _whole("levels", "how many rows of `levels` it has; NULL: it was stored without them", added=True),
-    _whole("facts", "how many events that need no run, and operations of training jobs, there were", added=True),
-    _whole("ranks", "how many ranks of training jobs were judged", added=True),
+    _whole("levels", "rows of `levels`", added=True),
+    _whole("facts", "events that need no run, and operations of training jobs", added=True),
+    _whole("ranks", "ranks of training jobs that were judged", added=True),
     Column("watched", f"{record({column.name: column.type for column in _FINDING})}[]", "", "findings about the GPUs "
            "of `watch`, with the columns of `verdicts`", added=True),
 ), sorted_by=("cluster", "judged_at"), key=("judgement",))
 
-VERDICTS = Table("verdicts", "a finding of a judgement about a GPU, a rank, a node or a batch; nothing is changed "
-                 "later: a new judgement adds its own", (
+VERDICTS = Table("verdicts",
+                 "a finding about a GPU, a rank, a node or a batch; a new judgement adds rows and changes none", (
     _JUDGEMENT, CLUSTER, _JUDGED_AT,
     _VERSION_OF, *_FINDING,
     _text("looks", "the finding in a sentence; NULL where `measured` tells it"),
 ), sorted_by=("cluster", "judged_at", "place"), key=("judgement",))
 
-LEVELS = Table("levels", "the time of a GPU in a workload, as a judgement has it: its level and its peers'; one row "
-               "for each GPU judged", (
+LEVELS = Table("levels", "the time of a judged GPU in a workload, and that of its peers", (
     _JUDGEMENT, CLUSTER, _JUDGED_AT, _GPU, _MODEL,
     _text("workload", "the workload"),
     _real("time_ms", "median over the GPU's sittings, without what a day did to all", "ms"),
     _real("low_ms", "lower end of the 95 % interval of the time in another sitting", "ms"),
-    _real("high_ms", "upper end of it; NULL where no GPU has two runs", "ms"),
-    _real("ratio", "`time_ms` over that of the peers; NULL without peers"),
-    _real("ratio_low", "lower end of its interval, as of `low_ms`"),
+    _real("high_ms", "upper end of it", "ms"),
+    _real("ratio", "`time_ms` over that of the peers"),
+    _real("ratio_low", "lower end of its interval"),
     _real("ratio_high", "upper end of it"),
     _whole("rank", "its place among the peers, from 1, the fastest"),
-    _whole("rank_low", "the lowest rank that it may have in another sitting"),
+    _whole("rank_low", "the lowest in another sitting"),
     _whole("rank_high", "the highest one"),
     _PEERS, _RUNS, _SITTINGS,
-    _real("within_pct", "standard deviation of its runs within sittings; NULL without two in one", "%"),
+    _real("within_pct", "standard deviation of its runs within sittings", "%"),
     _whole("within_freedom", "degrees of freedom of `within_pct`"),
-    _real("between_pct", "standard deviation of its sittings, with `sittings` - 1 degrees", "%"),
+    _real("between_pct", "standard deviation of its sittings", "%"),
 ), sorted_by=("cluster", "judged_at", "gpu"), key=("judgement",), added=True)
 
-DAY_LEVELS = Table("day_levels", "what was usual on a day, as a judgement has it: quantiles of the times of all GPUs "
-                   "of a model in a workload", (
+DAY_LEVELS = Table("day_levels", "what was usual on a day: quantiles of the times of a model's GPUs in a workload", (
     _JUDGEMENT, CLUSTER, _JUDGED_AT,
     _text("workload", "the workload"),
     _MODEL,
-    _time("day", "midnight of the day on which these sittings began"),
-    _whole("gpus", "how many GPUs were measured on it"),
+    _time("day", "midnight of the day"),
+    _whole("gpus", "GPUs that were measured"),
     _real("time_5_ms", "5 % of their sittings were faster", "ms"),
     _real("time_25_ms", "25 % were faster", "ms"),
     _real("time_50_ms", "the median", "ms"),
@@ -451,10 +438,11 @@ DAY_LEVELS = Table("day_levels", "what was usual on a day, as a judgement has it
     _real("time_95_ms", "95 % were faster", "ms"),
 ), sorted_by=("cluster", "judged_at", "workload", "day"), key=("judgement",), added=True)
 
-FINGERPRINTS = Table("fingerprints", "a figure of one GPU, in one workload or class of workloads, as known when it was "
-                     "made; a new fingerprint stands beside the earlier ones", (
+FINGERPRINTS = Table("fingerprints",
+                     "a figure of one GPU in a workload or class of workloads; a new fingerprint stands beside "
+                     "earlier ones", (
     CLUSTER, _GPU,
-    _text("serial", "board serial number; NULL where unknown"),
+    _text("serial", "board serial number"),
     _MODEL,
     _text("class", "what the workload stresses: compute, memory, power, latency, path or other"),
     _text("workload", "the workload; NULL: the whole class, or the GPU"),
@@ -462,35 +450,36 @@ FINGERPRINTS = Table("fingerprints", "a figure of one GPU, in one workload or cl
     _text("unit", "unit of `value`; '' for a ratio to the peers"),
     _real("value", "median over the GPU's sittings", "`unit`"),
     _real("low", "lower end of the 95 % interval of the value in another sitting", "`unit`"),
-    _real("high", "upper end of it; NULL where no GPU has two sittings", "`unit`"),
-    _real("ratio", "`value` over the median of the peers: GPUs of its model with the same workload"),
-    _real("ratio_low", "lower end of its interval, as of `low`"),
+    _real("high", "upper end of it", "`unit`"),
+    _real("ratio", "`value` over the median of the peers"),
+    _real("ratio_low", "lower end of its interval"),
     _real("ratio_high", "upper end of it"),
-    _whole("rank", "its place among the peers by `value`, from 1, the lowest first"),
+    _whole("rank", "its place among the peers, from 1, the lowest"),
     _PEERS, _RUNS, _SITTINGS, _VERSION_OF,
-    _time("made_at", "when; the same for all rows of one fingerprint of a cluster"),
+    _time("made_at", "when"),
     _list("evidence", "`run_id` of the newest runs behind it, 20 at most"),
 ), sorted_by=("cluster", "gpu", "made_at"), key=("cluster", "gpu", "made_at"))
 
-CALIBRATIONS = Table("calibrations", "what the power sensor of a GPU is wrong by, as learnt from the power of its "
-                     "node: true power is (1 + h) x read power + p; a new calibration stands beside the earlier ones", (
+CALIBRATIONS = Table("calibrations",
+                     "the error of a GPU's power sensor, learnt from the power of its node: true power is (1 + "
+                     "h) x read power + p", (
     CLUSTER, _GPU,
     _text("node", "the host whose power was known"),
-    _text("model", "product name; NULL where unknown"),
-    _time("made_at", "when; the same for all rows of one calibration"),
+    _text("model", "product name"),
+    _time("made_at", "when"),
     _time("since", "when the first of its windows began"),
     _time("until", "when the last ended"),
     _text("source", "what measured the node, a code as in `node_power`"),
-    _whole("windows", "windows of time in which the power of the node and of all its GPUs was known"),
+    _whole("windows", "windows in which the power of node and GPUs was known"),
     _real("h", "to be added to 1 for the gain"),
     _real("p", "to be added to the power", "W"),
-    _real("hh", "variance of h, of what is this board's alone; 1.96 deviations are 95 %"),
+    _real("hh", "variance of h, of this board alone"),
     _real("hp", "covariance of h and p, as of `hh`", "W"),
     _real("pp", "variance of p, as of `hh`", "W^2"),
-    Column("shared", "STRUCT(factor VARCHAR, h DOUBLE, p DOUBLE)[]", "", "what boards are wrong by together, as the "
-           "gain of the node's meter: how far h and p move for one standard deviation of a factor; factors are "
-           "independent"),
-    _real("learnt", "the part of the variance of h, beside the other boards of the node, that went"),
+    Column("shared", "STRUCT(factor VARCHAR, h DOUBLE, p DOUBLE)[]", "",
+                             "what boards share, as the gain of the meter: how far h and p move for one "
+                             "standard deviation of an independent factor"),
+    _real("learnt", "the part of the variance of h that went"),
     _text("finding", "what to know of it, a code"),
     _VERSION_OF,
 ), sorted_by=("cluster", "gpu", "made_at"), key=("cluster", "gpu", "made_at"), added=True)
@@ -526,15 +515,14 @@ def of_a_minute(column: Column) -> tuple[Column, ...]:
 MINUTES = Table("telemetry_minutes", "one minute of a GPU's pruned telemetry", (
     _time("ts", "when the minute began"),
     CLUSTER, _GPU,
-    _whole("n", "how many rows of telemetry it replaces; a late row of the minute makes another row"),
+    _whole("n", "rows of telemetry that it replaces; a late one makes another row"),
     *(part for column in TELEMETRY.columns for part in of_a_minute(column)),
 ), sorted_by=("gpu", "ts"), partitioned=True, made=True)
 
-ENERGY_MINUTES = Table("energy_minutes", "the energy of a GPU in a minute; in a part of one where a job began or "
-                       "ended; without readings, in a longer time. `whorl store compact` makes them of a day that is "
-                       "over", (
-    _time("ts", "when it began; it ends where the next row of the GPU and day begins, the last one at `ended` of "
-          "`energy_days`"),
+ENERGY_MINUTES = Table("energy_minutes",
+                       "the energy of a GPU in a minute, in a part of one where a job began or ended, or in a "
+                       "longer time without readings; `whorl store compact` makes them", (
+    _time("ts", "when it began; it ends where the next begins, the last at `ended` of `energy_days`"),
     CLUSTER, _GPU,
     _real("energy_j", "energy: best estimate", "J"),
     _small("filled_j", "of it, what no sensor measured", "J"),
@@ -542,36 +530,35 @@ ENERGY_MINUTES = Table("energy_minutes", "the energy of a GPU in a minute; in a 
     _small("counter_s", "for how long the energy counter was used", "s"),
     _small("stuck_s", "of `unread_s`, for how long the power sensor was stuck", "s"),
     _small("zero_s", "of it, for how long it read 0 W", "s"),
-    _small("below_j", "how much less the energy could be: a bound, which adds up", "J"),
+    _small("below_j", "how much less it could be: a bound, which adds up", "J"),
     _small("above_j", "how much more", "J"),
     _small("variance_j2", "variance of what differs from reading to reading", "J2"),
     _small("alias_w2s", "variance of power that a beat or a locked load hides, x time", "W2 s"),
     _small("alias_j2", "that, x how long it stays the same", "J2"),
     _small("level_j", "energy at `ts` in the time that readings may lag by", "J"),
-    _small("lag_j", "how much energy the lag may move across `ts`, as power changes near it", "J"),
-    _small("doubt_j", "how much may lie on the other side, as `ts` is between two readings", "J"),
-    _small("swing_w", "the range of the power: how far it may be from its mean within the time", "W"),
+    _small("lag_j", "energy that the lag may move across `ts`", "J"),
+    _small("doubt_j", "energy that may lie on the other side of `ts`", "J"),
+    _small("swing_w", "range of the power around its mean", "W"),
 ), sorted_by=("gpu", "ts"), partitioned=True, made=True, added=True)
 
-ENERGY_DAYS = Table("energy_days", "the meter of a GPU on a day: what is known of the whole day for its rows of "
-                    "`energy_minutes`", (
+ENERGY_DAYS = Table("energy_days", "the meter of a GPU on a day, for its rows of `energy_minutes`", (
     _time("ts", "when the day began"),
     CLUSTER, _GPU,
-    _whole("minutes", "how many rows of `energy_minutes` it has"),
+    _whole("minutes", "rows of `energy_minutes`"),
     _time("began", "from when it was metered on this day"),
     _time("ended", "to when"),
     _real("end_level_j", "as `level_j` of `energy_minutes`, at `ended`", "J"),
     _real("end_lag_j", "as `lag_j`, at `ended`", "J"),
     _real("end_doubt_j", "as `doubt_j`, at `ended`", "J"),
-    _real("idle_w", "what it drew without work; NULL where only bounds are known", "W"),
+    _real("idle_w", "what it drew without work", "W"),
     _real("idle_low_w", "the least that it may be", "W"),
-    _real("idle_high_w", "the most; NULL where nothing is known", "W"),
+    _real("idle_high_w", "the most", "W"),
     _text("idle_source", "what that is known from, a code"),
     _text("power_source", "which readings gave most of the energy, a code"),
-    _real("limit_w", "power limit; NULL where unknown", "W"),
-    _real("lowest_w", "the least that it can draw, as far as is known", "W"),
+    _real("limit_w", "power limit", "W"),
+    _real("lowest_w", "the least that it can draw", "W"),
     _real("highest_w", "the most", "W"),
-    _text("reason", "why it has no energy, a code; NULL where it has"),
+    _text("reason", "why it has no energy, a code"),
     Column("notes", "STRUCT(problem VARCHAR, began TIMESTAMP, ended TIMESTAMP, joules DOUBLE, percent DOUBLE, seconds "
            "DOUBLE, n BIGINT, has_rows BOOLEAN)[]",
            "", "what went wrong in its readings, as `whorl energy reconcile` lists it"),

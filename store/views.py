@@ -53,21 +53,21 @@ def now_of(gpus: str) -> str:
     )
 
 
-_NAME = Column("name", "VARCHAR", "", "the GPU's name: node/slot where these are known, else its key")
+_NAME = Column(
+    "name", "VARCHAR", "", "its name: node/slot where these are known and the card is the last one there, else its key"
+)
 
 GPUS_NOW = View(
     "gpus_now",
-    "a GPU: its newest identity and its name, which is node/slot where these are known and the card is the last one "
-    "there, else the key `gpu`; joins with `runs` and `telemetry` by cluster and gpu. A study that names a GPU by "
-    "place in one file and by UUID in another has a row for each",
+    "a GPU: its newest identity and its name. A study that names a GPU by place in one file and by UUID in "
+    "another has a row for each",
     now_of("gpus"),
     (_NAME,),
 )
 
 MEASUREMENTS = View(
     "measurements",
-    "a figure of a run with the run's conditions and the GPU's name and place: `results` joined with `runs` and "
-    "`gpus_now`",
+    "a figure of a run with its conditions and the GPU's name and place: `results`, `runs` and `gpus_now` joined",
     "SELECT r.cluster, r.workload, coalesce(g.name, r.gpu) AS name, g.node, g.slot, g.model, r.gpu, s.figure, "
     "s.repeat, s.value, s.unit, r.campaign, r.began, r.ended, r.job_id, r.sm_clock_mhz, r.mem_clock_mhz, "
     "r.temperature_c, r.power_w, r.status, r.run_id FROM runs r JOIN results s USING (run_id) "
@@ -81,7 +81,7 @@ _FIRMWARE = ("vbios", "inforom", "gsp_firmware", "driver")
 
 OTHER_FIRMWARE = View(
     "other_firmware",
-    "a GPU with a firmware or driver that most GPUs of its model on the cluster do not have: a row for each part",
+    "a GPU whose firmware or driver most GPUs of its model do not have: a row for each part",
     "SELECT cluster, gpu, name, node, model, part, version, usual_version, alike, gpus FROM (SELECT *, "
     "first_value(version) OVER (PARTITION BY cluster, model, part ORDER BY alike DESC, version) AS usual_version "
     "FROM (SELECT *, count(*) OVER (PARTITION BY cluster, model, part, version) AS alike, "
@@ -91,11 +91,11 @@ OTHER_FIRMWARE = View(
     "WHERE version <> usual_version",
     (
         _NAME,
-        Column("part", "VARCHAR", "", "what differs: vbios, inforom, gsp_firmware or driver"),
-        Column("version", "VARCHAR", "", "the version that the GPU has"),
-        Column("usual_version", "VARCHAR", "", "the version that most GPUs of its model have"),
-        Column("alike", "BIGINT", "", "how many GPUs of its model have its version"),
-        Column("gpus", "BIGINT", "", "of how many GPUs of its model a version is known"),
+        Column("part", "VARCHAR", "", "vbios, inforom, gsp_firmware or driver"),
+        Column("version", "VARCHAR", "", "its version"),
+        Column("usual_version", "VARCHAR", "", "that of most GPUs of its model"),
+        Column("alike", "BIGINT", "", "GPUs of its model with its version"),
+        Column("gpus", "BIGINT", "", "GPUs of its model with a known version"),
     ),
 )
 
@@ -111,8 +111,7 @@ def _as_minutes(column: Column) -> str:
 
 HISTORY = View(
     "history",
-    "a reading, or a minute of readings where these were pruned: of a reading, n is 1 and minimum, mean and maximum "
-    "are the same",
+    "a reading (n is 1, and minimum, mean and maximum are equal), or a minute of pruned ones",
     f"SELECT {', '.join(MINUTES.names)} FROM telemetry_minutes UNION ALL SELECT ts, cluster, gpu, 1 AS n, "
     f"{', '.join(_as_minutes(c) for c in TELEMETRY.columns if c.kind)} FROM telemetry",
 )
@@ -122,8 +121,7 @@ OF_ALL_RUNS = "campaign IS NULL AND since IS NULL"
 
 VERDICTS_NOW = View(
     "verdicts_now",
-    "a finding of the newest judgement of its cluster, of those about every run: not those about one campaign, or "
-    "about the runs since a time",
+    "a finding of the newest judgement of its cluster that is about every run",
     "SELECT v.* FROM verdicts v JOIN (SELECT arg_max(judgement, judged_at) AS judgement FROM judgements "
     f"WHERE {OF_ALL_RUNS} GROUP BY cluster) USING (judgement)",
 )
@@ -184,10 +182,9 @@ _TOLD_BETTER = (
 
 JOBS_NOW = View(
     "jobs_now",
-    "an allocation as it is known now: the rows of its newest record. A tag that an accounting row has taken over is "
-    "left out, and so is what an exporter, scontrol or a collector (in this rank) told of a job where a source of a "
-    "higher rank names its GPUs on the node, so that no time of a GPU counts twice. A GPU that a file calls by its "
-    "name (node/slot) has the key of the card that was there when the job began",
+    "an allocation as known now: its newest record. No time of a GPU counts twice: accounting takes the place of "
+    "a tag, and of exporter, scontrol and collector the first one that names the job's GPUs on the node counts, "
+    "if nothing better does. A GPU that a file calls by name has the key of the card that was there",
     "SELECT * FROM (WITH newest AS (SELECT * FROM jobs QUALIFY recorded = max(recorded) OVER (PARTITION BY cluster, "
     f"allocation)), named AS ({cards(_WERE_THERE)}) SELECT n.* REPLACE (coalesce(k.gpu, n.gpu) AS gpu) FROM "
     "(SELECT n.* FROM newest n ANTI JOIN (SELECT cluster, tag FROM newest WHERE tag IS NOT NULL) t "
@@ -209,8 +206,8 @@ JOBS_ON_GPU = View(
 
 TELEMETRY_OF_JOB = View(
     "telemetry_of_job",
-    "a reading of a GPU while a job had it: from `began` to before `ended`, or to now. Give `job_id` or `raw_id`, and "
-    "where you know it a range of `ts`, so that few files are read. A GPU that jobs share has a row for each job",
+    "a reading of a GPU while a job had it. Give `job_id` or `raw_id` and a range of `ts`, so that few files are "
+    "read. A GPU that jobs share has a row for each job",
     "SELECT j.job_id, j.raw_id, j.allocation, j.user, j.account, j.share, j.began, j.ended, t.* "
     f"FROM ({JOBS_NOW.sql}) j JOIN telemetry t ON t.gpu = j.gpu "
     "AND t.cluster IS NOT DISTINCT FROM j.cluster AND t.ts >= j.began "
@@ -219,16 +216,15 @@ TELEMETRY_OF_JOB = View(
 
 
 FIGURES = (
-    Column("n", "BIGINT", "", "how many readings the window has: from `began` to before `ended`; 0 if none"),
-    Column("power_mean_w", "DOUBLE", "W", "mean board power; NULL where no reading of it counts"),
+    Column("n", "BIGINT", "", "readings in the window"),
+    Column("power_mean_w", "DOUBLE", "W", "mean board power"),
     Column("power_median_w", "DOUBLE", "W", "median of it, in steps of 0.1 W"),
     Column("power_p95_w", "DOUBLE", "W", "95th percentile of it, in steps of 0.1 W"),
     Column("energy_j", "DOUBLE", "J",
-           "energy of the whole GPU in the window; NULL where the readings are of less than half of it"),
+           "energy of the whole GPU; NULL where readings are of less than half of the window"),
     Column("energy_from", "VARCHAR", "",
-           "'counter': what the energy counter grew by from its lowest to its highest reading, at this rate to both "
-           "ends; 'power': mean power times seconds, where the counter is missing, fell back, stood still or jumped; "
-           "NULL: no energy"),
+           "'counter': growth of the energy counter; 'power': mean power times seconds, where the counter is "
+           "missing or wrong"),
     Column("sm_clock_mean_mhz", "DOUBLE", "MHz", "mean SM clock"),
     Column("temperature_max_c", "BIGINT", "degC", "highest GPU temperature"),
 )  # fmt: skip
@@ -291,23 +287,19 @@ _LOST = "INTERVAL 1 MINUTE"  # an open span is written every few seconds
 
 SPANS_NOW = View(
     "spans_now",
-    "a span, once: as it ended, else what it had used when it was last written. `state` is 'ended'; 'open' while it "
-    "goes on; 'lost' where nothing was written of it for a minute, as its process was killed",
+    "a span, once: as it ended, else what it had used when last written",
     "SELECT *, 'ended' AS state FROM spans UNION ALL BY NAME SELECT o.*, CASE WHEN o.ended < "
     f"(now() AT TIME ZONE 'UTC') - {_LOST} THEN 'lost' ELSE 'open' END AS state FROM spans_open o ANTI JOIN spans s "
     "ON s.span = o.span AND s.cluster IS NOT DISTINCT FROM o.cluster "
     "QUALIFY row_number() OVER (PARTITION BY o.cluster, o.span ORDER BY o.ended DESC) = 1",
-    (Column("state", "VARCHAR", "", "'ended', 'open' or 'lost'"),),
+    (Column("state", "VARCHAR", "", "'ended', 'open', or 'lost': nothing was written of it for a minute"),),
 )
 
 _HEAD = "(s.span = i.top OR NOT s.within_parent)"  # rows whose figures no other row inside the same span includes
 
 SPANS_TOTAL = View(
     "spans_total",
-    "a span with all spans inside it, also those of other processes and nodes: `spans` is how many, itself included, "
-    "total_j their energy, between low_j and high_j. These are NULL where one of them has no energy, and where two "
-    "processes counted all of the same GPU at the same time, from their first span to their last (`twice`). Of the "
-    "`unfinished` ones, open or lost, it is what they had used",
+    "a span with all spans inside it, also those of other processes and nodes",
     f"SELECT * FROM (WITH RECURSIVE known AS ({SPANS_NOW.sql}), "
     "inside AS (SELECT cluster, span AS top, span FROM known UNION SELECT i.cluster, "
     "i.top, s.span FROM inside i JOIN known s ON s.parent = i.span AND s.cluster IS NOT DISTINCT FROM i.cluster), "

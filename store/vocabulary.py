@@ -30,10 +30,10 @@ class Outcome(Code):
     """Whether the figures of a run are to be trusted; `runs.status_detail` says it in a sentence."""
 
     OK = "ok", "it ended well"
-    WRONG_RESULT = "wrong_result", "the check found wrong elements: its figures are not to be trusted"
-    HEALTH_CHANGED = ("health_changed", "the results are right and its figures are compared, but the GPU's health "
-                      "changed: see the events of kind 'health_changed'")
-    LOST = "lost", "the GPU fell off the bus, or its driver does not reach it any more"
+    WRONG_RESULT = "wrong_result", "the check found wrong elements: do not trust its figures"
+    HEALTH_CHANGED = ("health_changed",
+                      "the results are right and compared, but the GPU's health changed: see that event")
+    LOST = "lost", "the driver does not reach the GPU any more"
     HUNG = "hung", "the GPU did not end its work in time"
     FAILED = "failed", "anything else that kept it from ending"
 
@@ -49,9 +49,9 @@ class EndedBy(Code):
     TIME_LIMIT = "time limit", "the time was over"
     MOST_REPEATS = "most repeats", "no more repeats fit"
     COMPLETE = "complete", "all was done: its length is fixed"
-    WRONG = "wrong", "a soak that was to end at the first wrong result did so"
-    STOPPED = "stopped", "somebody stopped a soak: the figures are those until then"
-    FAILED = "failed", "it did not end: there are no figures, but those of a soak until then"
+    WRONG = "wrong", "a soak ended at the first wrong result"
+    STOPPED = "stopped", "somebody stopped a soak; it has figures until then"
+    FAILED = "failed", "it did not end: only a soak has figures"
 
 
 class JobSource(Code):
@@ -82,8 +82,8 @@ class PowerOf(Code):
 
     NODE_WALL = "node_wall", "the whole node, where the current enters its power supplies"
     NODE_DC = "node_dc", "the whole node, behind its power supplies"
-    NODE = "node", "the whole node; the meter does not say on which side of the power supplies"
-    PLATFORM = "platform", "what the CPU's maker counts as the platform (RAPL psys): with the CPUs, without most GPUs"
+    NODE = "node", "the whole node; on which side of its power supplies is not known"
+    PLATFORM = "platform", "RAPL's platform (psys): with the CPUs, without most GPUs"
     CPU = "cpu", "the CPU packages"
     DRAM = "dram", "the memory of the CPUs"
 
@@ -91,105 +91,97 @@ class PowerOf(Code):
 class CalibrationFinding(Code):
     """What to know of a row of `calibrations`."""
 
-    OK = "ok", "the boards of the node worked at different times, and are told apart"
-    TOGETHER = ("together", "the boards of the node worked together nearly always: their sum is known better, and "
-                "hardly which is wrong")
-    STEADY = "steady", "the power of this GPU hardly changed: its gain cannot be told from what the rest draws"
-    FEW = "few", "there are few windows with the power of the node and of all its GPUs"
-    DRIFTS = "drifts", "the gain changed in this time: the interval holds it at both ends"
+    OK = "ok", "boards worked at different times, and are told apart"
+    TOGETHER = ("together", "boards worked together: their sum is known, hardly which is wrong")
+    STEADY = "steady", "its power hardly changed: the gain is not known"
+    FEW = "few", "there are few windows"
+    DRIFTS = "drifts", "the gain changed: the interval holds both ends"
 
 
 class GpuFrom(Code):
     """How the GPU of a row of `jobs` is known. None of them takes an index for another."""
 
     TAG = "tag", "a tag read its UUID on the node"
-    WHOLE_NODE = "whole node", "the job had as many GPUs as its nodes have: all; the store knew them when it began"
+    WHOLE_NODE = "whole node", "the job had all GPUs of its nodes"
     FILE = "file", "the imported file names it"
-    PROCESS = "process", "a process of the job was on it: its UUID is certain, that the job had no other GPU is not"
+    PROCESS = "process", "a process of the job was on it; it may have had others"
 
 
 class TagState(Code):
     """The state of a job of which only tags, or its processes, are known."""
 
     RUNNING = "RUNNING", "it has begun"
-    ENDED = "ENDED", "its epilog ran, or its processes and its cgroup are gone; how it came out is not known"
-    LOST = "LOST", "it has no epilog; it ended at `ended` at the latest: the node booted or the next job had the GPU"
+    ENDED = "ENDED", "its epilog ran, or its processes are gone"
+    LOST = "LOST", "its epilog never ran; it ended at `ended` at the latest"
 
 
 class EventKind(Code):
     """What happened; with the typed columns that its events fill if the values are known."""
 
     # of a GPU and its driver
-    XID = ("xid", "the driver told of an error; `code` is the number of the XID; where there is an `n`, the row stands "
-           "for so many of them", "code", "n")
+    XID = ("xid", "the driver told of an error: `code` is the XID, `n` how many", "code", "n")
     LOST = "lost", "the GPU does not answer any more"
     NEEDS_RESET = "needs_reset", "the GPU cannot be used before it is reset"
-    ABSENT = "absent", "the driver finds no GPU where one was"
+    ABSENT = "absent", "no GPU is where one was"
     RETURNED = "returned", "a GPU that was lost answers again"
     APPEARED = "appeared", "a GPU that was not there before"
-    RETIRED = "retired", "the GPU was taken out of its node; until it is seen again, `whorl check` does not miss it"
-    MIG = "mig", "the MIG instances of the GPU changed; `n` are there now", "n"
+    RETIRED = "retired", "it was taken out: `whorl check` does not miss it"
+    MIG = "mig", "MIG instances changed; `n` are there", "n"
     DRIVER_GONE = "driver_gone", "the driver was unloaded or replaced"
-    DRIVER_RELOADED = "driver_reloaded", "the driver is back; `version` is its version", "version"
-    HUNG = "hung", "a call of the driver has not returned for `duration_ns`", "duration_ns"
-    ANSWERS_AGAIN = "answers_again", "a call of the driver that hung returned after `duration_ns`", "duration_ns"
-    COUNTER_RESET = ("counter_reset", "a counter fell from `before` to `value`; without a `metric`, all counters fell "
-                     "to 0", "metric", "before", "value")
-    HEALTH = ("health", "DCGM's health check found its error `code`; `value` is 10 for a warning, 20 for a failure, 0 "
-              "when it is over", "code", "value")
+    DRIVER_RELOADED = "driver_reloaded", "the driver is back", "version"
+    HUNG = "hung", "a call of the driver does not return", "duration_ns"
+    ANSWERS_AGAIN = "answers_again", "it returned", "duration_ns"
+    COUNTER_RESET = ("counter_reset", "a counter fell; without a `metric`, all fell to 0", "metric", "before", "value")
+    HEALTH = ("health",
+              "DCGM's health check has error `code`; `value` 10: warning, 20: failure, 0: over", "code", "value")
 
     # what cannot be read
-    NOT_SUPPORTED = ("not_supported", "this GPU or its driver does not have `metric`; without a `metric`, see the "
-                     "sentence", "metric")
+    NOT_SUPPORTED = ("not_supported", "the GPU or driver does not have `metric`; without one, see `detail`", "metric")
     NOT_PERMITTED = "not_permitted", "this user may not read `metric`", "metric"
-    FAILED_READING = ("failed_reading", "no number could be read for `metric`: the driver, engine or exporter gave an "
-                      "error or none", "metric")
-    MODULE_POWER = "module_power", "instantaneous power is that of the whole module, processor and GPU together"
+    FAILED_READING = ("failed_reading", "no number for `metric`: an error, or no answer", "metric")
+    MODULE_POWER = "module_power", "instantaneous power is of the whole module, with the processor"
 
     # sensors: `quality` is the mark in `telemetry.quality`
-    STUCK_SENSOR = ("stuck_sensor", "the power reading stayed at `value` mW for `duration_ns` while the GPU's load "
-                    "moved", "quality", "value", "duration_ns")
-    ZERO_POWER = ("zero_power", "`n` power readings within `duration_ns` were 0 W, which no GPU "
-                  "draws", "quality", "n", "duration_ns")
+    STUCK_SENSOR = ("stuck_sensor",
+                    "power stayed at `value` mW while the load moved", "quality", "value", "duration_ns")
+    ZERO_POWER = ("zero_power", "`n` power readings were 0 W", "quality", "n", "duration_ns")
     QUANTISED_SENSOR = "quantised_sensor", "power readings are multiples of `value` mW", "quality", "value"
-    SLOW_SENSOR = "slow_sensor", "a new power value comes every `duration_ns` only", "quality", "duration_ns"
+    SLOW_SENSOR = "slow_sensor", "a new power value comes rarely", "quality", "duration_ns"
     SENSOR_RECOVERED = "sensor_recovered", "the mark `quality` is no longer true", "quality"
 
     # of sources with a clock of their own: an engine, an exporter
-    SOURCE_GONE = "source_gone", "a source, as an engine or an exporter, does not answer any more"
-    SOURCE_BACK = ("source_back", "it answers again after `duration_ns`; what it did not keep of that time is "
-                   "missing", "duration_ns")
-    EXPORTER = ("exporter", "what readers of its numbers should know about an exporter's page: what is wrong on it; "
-                "with a `metric`, what of it is NULL", "metric")
-    SOURCE_VERSION = "source_version", "the software of the source has this `version`", "version"
+    SOURCE_GONE = "source_gone", "an engine or exporter does not answer"
+    SOURCE_BACK = ("source_back", "it answers again", "duration_ns")
+    EXPORTER = ("exporter", "what is wrong on an exporter's page; with a `metric`, what of it is NULL", "metric")
+    SOURCE_VERSION = "source_version", "version of the source's software", "version"
 
     # of a collector
-    COLLECT_BEGAN = "collect_began", "a collector began to read every `duration_ns`", "duration_ns"
-    COLLECT_ENDED = "collect_ended", "it ended after `n` ticks", "n"
-    MISSED_TICKS = "missed_ticks", "`n` ticks were missed within `duration_ns`", "n", "duration_ns"
-    SUSPENDED = "suspended", "the machine slept for `duration_ns`", "duration_ns"
-    CLOCK_STEP = "clock_step", "the wall clock was set by `duration_ns`, back where that is negative", "duration_ns"
+    COLLECT_BEGAN = "collect_began", "a collector began to read", "duration_ns"
+    COLLECT_ENDED = "collect_ended", "it ended", "n"
+    MISSED_TICKS = "missed_ticks", "ticks were missed", "n", "duration_ns"
+    SUSPENDED = "suspended", "the machine slept", "duration_ns"
+    CLOCK_STEP = "clock_step", "the wall clock was set; back where negative", "duration_ns"
 
     # of probes
-    WRONG_RESULT = "wrong_result", "the check of probe `workload` found `n` wrong elements", "workload", "n"
-    PROBE_FAILED = "probe_failed", "the GPU failed in probe `workload`; without one, it could not be used", "workload"
-    HEALTH_CHANGED = ("health_changed", "`metric` was `before` and is `value` since probe `workload` ran; without a "
-                      "`metric`, the driver told of `n` XIDs meanwhile, the last of number "
-                      "`code`", "workload", "metric", "before", "value", "code", "n")
+    WRONG_RESULT = "wrong_result", "a probe found `n` wrong elements", "workload", "n"
+    PROBE_FAILED = "probe_failed", "the GPU failed in a probe; without one, it could not be used", "workload"
+    HEALTH_CHANGED = ("health_changed",
+                      "a `metric` changed while a probe ran; without one: `n` XIDs, the last `code`",
+                      "workload", "metric", "before", "value", "code", "n")
     UNFIT = "unfit", "`whorl probe prolog` found the GPU unfit for a job"
-    PROBE_NOT_RUN = "probe_not_run", "probe `workload` was not run", "workload"
-    SETTINGS_CHANGED = ("settings_changed", "a setting is `value`, and was `before`: the power limit, mW, or the clock "
-                        "that is locked, MHz", "metric", "before", "value")
+    PROBE_NOT_RUN = "probe_not_run", "a probe was not run", "workload"
+    SETTINGS_CHANGED = ("settings_changed",
+                        "the power limit, mW, or the locked clock, MHz, was changed", "metric", "before", "value")
     SETTINGS_RESTORED = "settings_restored", "a setting is again what it was"
     SETTINGS_NOT_RESTORED = "settings_not_restored", "a setting could not be restored: restore it by hand"
-    SETTINGS_LEFT_OVER = "settings_left_over", "what became of settings that an earlier process left changed"
+    SETTINGS_LEFT_OVER = "settings_left_over", "settings that an earlier process left changed"
 
     # of files of jobs
-    JOB_REFUSED = ("job_refused", "the import did not store an allocation of job `job_id` that lasted `duration_ns`; "
-                   "where that is negative, it ended before it began", "duration_ns")
+    JOB_REFUSED = ("job_refused",
+                   "an allocation of `job_id` was not stored; negative: it ended before it began", "duration_ns")
 
     # of campaigns through a batch system
-    JOB_SUBMITTED = "job_submitted", "a job was submitted that measures the node; it is its try number `n`", "n"
+    JOB_SUBMITTED = "job_submitted", "a job was submitted to measure the node: try `n`", "n"
 
 
 OUT_OF_USE = (EventKind.LOST, EventKind.NEEDS_RESET, EventKind.ABSENT)
@@ -260,7 +252,7 @@ class Condition(NamedTuple):
 
 CONDITIONS = (
     # settings of the GPU
-    Condition("clock", "VARCHAR", "", "how the SM clock was set: free or locked", "clock"),
+    Condition("clock", "VARCHAR", "", "SM clock: free or locked", "clock"),
     Condition("locked_clock_mhz", "DOUBLE", "MHz", "the clock that was locked"),
     Condition("asked_power_limit_w", "DOUBLE", "W", "power limit as asked", "power limit"),
     Condition("power_limit_w", "DOUBLE", "W", "power limit in force"),
@@ -270,24 +262,24 @@ CONDITIONS = (
     Condition("persistence", "BOOLEAN", "", "whether the driver stays loaded"),
     Condition("ecc", "BOOLEAN", "", "whether ECC is on"),
     Condition("mps", "BOOLEAN", "",
-              "whether an MPS daemon serves this process, which shares the GPU with others then", added=True),
-    Condition("mps_share_pct", "DOUBLE", "%", "the share of the GPU's threads that MPS gives this process", added=True),
+              "whether MPS shares the GPU among processes", added=True),
+    Condition("mps_share_pct", "DOUBLE", "%", "share of the GPU's threads, by MPS", added=True),
     Condition("container", "VARCHAR", "",
-              "the kind of container: docker, podman, apptainer, kubernetes, other", added=True),
+              "docker, podman, apptainer, kubernetes or other", added=True),
     Condition("environment", "MAP(VARCHAR, VARCHAR)", "",
               "variables of CUDA and cuBLAS that change results", added=True),
     Condition("neighbours", "VARCHAR", "", "the other GPUs of the node: idle or busy", "neighbours"),
-    Condition("cpus", "VARCHAR", "", "CPUs near the GPU that its process was bound to, as 0-15,32-47", added=True),
-    Condition("other_processes", "VARCHAR[]", "", "other processes on the GPU when the run began"),
+    Condition("cpus", "VARCHAR", "", "CPUs that its process was bound to: 0-15,32-47", added=True),
+    Condition("other_processes", "VARCHAR[]", "", "other processes on the GPU"),
     Condition("simulated", "BOOLEAN", "", "whether the GPU is simulated"),
     # asked for
-    Condition("suite", "VARCHAR", "", "how thoroughly was measured: quick, standard or full", "suite"),
-    Condition("kernel", "VARCHAR", "", "what ran: a kernel of whorl, or as an imported file has it"),
+    Condition("suite", "VARCHAR", "", "quick, standard or full", "suite"),
+    Condition("kernel", "VARCHAR", "", "the kernel"),
     Condition("seed", "BIGINT", "", "seed of the inputs"),
-    Condition("asked_precision", "DOUBLE", "", "asked half width of the median's 95 % interval, share of the median"),
-    Condition("asked_repeats", "BIGINT", "", "the fewest repeats that were asked for"),
-    Condition("time_limit_s", "DOUBLE", "s", "the longest time to measure that was asked for"),
-    Condition("asked_start_temperature_c", "DOUBLE", "degC", "temperature to cool down to before, as asked"),
+    Condition("asked_precision", "DOUBLE", "", "asked half width of the median's 95 % interval, as a share"),
+    Condition("asked_repeats", "BIGINT", "", "asked repeats, at least"),
+    Condition("time_limit_s", "DOUBLE", "s", "asked time limit"),
+    Condition("asked_start_temperature_c", "DOUBLE", "degC", "asked temperature to cool down to"),
     Condition("asked_input", "VARCHAR", "", "asked distribution of the input"),
     Condition("period_s", "DOUBLE", "s", "of a square wave: its period"),
     Condition("duty", "DOUBLE", "", "of a square wave: the share of load"),
@@ -299,42 +291,42 @@ CONDITIONS = (
     Condition("operations", "DOUBLE", "", "other operations of one repetition"),
     Condition("input", "VARCHAR", "", "distribution of the input", "input"),
     Condition("parameters", "MAP(VARCHAR, DOUBLE)", "", "sizes of the work by name", "sizes"),
-    Condition("works", "BIGINT", "", "how many works ran; the others are those of a scan"),
+    Condition("works", "BIGINT", "", "works that ran"),
     Condition("scanned", "VARCHAR", "", "of a scan: the parameter"),
     Condition("values", "DOUBLE[]", "", "of a scan: its values"),
     # found while it ran
     Condition("start_temperature_c", "DOUBLE", "degC", "GPU temperature before the warm-up"),
-    Condition("cool_down_s", "DOUBLE", "s", "how long it waited for that temperature"),
+    Condition("cool_down_s", "DOUBLE", "s", "how long it cooled down"),
     Condition("warm_up_s", "DOUBLE", "s", "how long it was warmed up"),
-    Condition("steady", "BOOLEAN", "", "whether times, clock and temperature were steady when measuring began"),
+    Condition("steady", "BOOLEAN", "", "whether all was steady when measuring began"),
     Condition("repeats", "BIGINT", "", "repeats that were counted"),
     Condition("each", "BIGINT", "", "repetitions in a repeat"),
     Condition("block", "BIGINT", "", "repeats in a block of the interval's bootstrap"),
     Condition("independent", "BOOLEAN", "",
-              "whether the interval is wide enough for repeats that depend on each other"),
+              "whether the interval allows for dependent repeats"),
     Condition("balance", "DOUBLE", "",
               "of copies beside kernels: the copies' time over the kernels', each alone", added=True),
     Condition("blocks", "BIGINT", "",
-              "of copies beside kernels: blocks of a kernel, so many that both take as long", added=True),
-    Condition("drift", "DOUBLE", "", "share by which the times changed while it was measured"),
+              "of copies beside kernels: blocks of a kernel", added=True),
+    Condition("drift", "DOUBLE", "", "share by which the times changed"),
     Condition("energy_from", "VARCHAR", "", "where its energy comes from: counter or power"),
     Condition("readings", "BIGINT", "", "readings of telemetry in its window"),
     Condition("slow_sms", "BIGINT[]", "",
-              "multiprocessors that are slower than the others by more than those differ", added=True),
+              "multiprocessors slower than the others", added=True),
     Condition("wrong_by_sm", "MAP(VARCHAR, DOUBLE)", "",
-              "wrong elements by multiprocessor, where the kernel compares", added=True),
+              "wrong elements by multiprocessor", added=True),
     # imported
-    Condition("input_size", "VARCHAR", "", "input size as the file has it"),
-    Condition("reps", "VARCHAR", "", "repetitions as the file has them"),
-    Condition("run", "VARCHAR", "", "number of the run as the file has it"),
-    Condition("warmup", "VARCHAR", "", "warm-up as the file has it"),
-    Condition("kernels", "VARCHAR", "", "kernels as the file has them"),
+    Condition("input_size", "VARCHAR", "", "input size"),
+    Condition("reps", "VARCHAR", "", "repetitions"),
+    Condition("run", "VARCHAR", "", "number of the run"),
+    Condition("warmup", "VARCHAR", "", "warm-up"),
+    Condition("kernels", "VARCHAR", "", "kernels"),
     # simulated campaigns
     Condition("load", "VARCHAR", "", "name of the simulated load"),
     Condition("unit", "VARCHAR", "", "what a unit of the load's work is"),
     Condition("units", "BIGINT", "", "units of work in a run"),
     Condition("repeat_s", "DOUBLE", "s", "how long a repeat is"),
-    Condition("steady_state", "BOOLEAN", "", "whether it was computed for steady state, not stepped through time"),
+    Condition("steady_state", "BOOLEAN", "", "whether computed for steady state"),
 )
 # fmt: on
 

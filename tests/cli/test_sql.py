@@ -258,9 +258,19 @@ def test_every_column_of_a_view_is_explained() -> None:
     for view in document["views"]:
         assert all(column["description"] for column in view["columns"]), view["name"]
     page = printed_schema("--markdown").stdout
-    assert "- `total_j` (DOUBLE, J): energy of all of them" in page
+    assert "- `total_j` (J): energy of all of them" in page
     assert "It has all columns of `telemetry`." in page.partition("## telemetry_of_job (view)")[2]
     assert "SELECT" not in page
+    assert "- `energy_mj` (mJ): " in page.partition("\nCounters; ")[2].partition("## campaigns")[0]
+
+
+def test_telemetry_says_how_each_metric_is_read() -> None:
+    printed = printed_schema("telemetry").stdout.partition("How each metric is read:")[2]
+    row = next(line for line in printed.splitlines() if line.startswith("energy_mj "))
+    assert row.split() == [
+        *("energy_mj", "counter", "fast", "field", "83", "156", "DEV_TOTAL_ENERGY_CONSUMPTION"),
+        "total_energy_consumption",
+    ]
 
 
 def test_an_unknown_table_is_a_sentence() -> None:
