@@ -57,14 +57,14 @@ _draws = (
 @click.option(
     "--nodes",
     type=click.Path(dir_okay=False, allow_dash=True),
-    help="Choose from the nodes in this file: host lists, or the output of `kubectl get nodes -o json`.",
+    help="Only nodes in this file: host lists, or the output of `kubectl get nodes -o json`.",
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Print only this, for a scheduler or a program.")
 @settings(
     OptionKey(
         "and",
         click.STRING,
-        "Of exclude: nodes that you exclude anyway, to be printed too.",
+        "Of exclude: further nodes to print.",
         metavar="HOSTLIST",
         name="own",
     ),
@@ -78,7 +78,7 @@ _draws = (
     OptionKey(
         "output",
         click.Path(dir_okay=False, path_type=Path),
-        "Of exclude: write a file for the submit filters. Of nfd: the file of the node.",
+        "Of exclude: a file for the submit filters. Of nfd: the node's file.",
         metavar="FILE",
     ),
     OptionKey("max-share", Share(), "Exclude at most this share of the nodes.  [default: 5%, or one node]"),
@@ -233,7 +233,7 @@ def _text_of(name: str) -> tuple[Path | None, str]:
 @click.option("--undo", is_flag=True, help="Give the job the nodes back that whorl excluded.")
 @click.option("--dry-run", is_flag=True, help="Print the command and run nothing.")
 @settings(
-    OptionKey("release", click.BOOL, "Release the job, which you hold, once the nodes are excluded.", False),
+    OptionKey("release", click.BOOL, "Release the job, which you hold.", False),
     OptionKey(
         "max-delay",
         Span(),
@@ -318,7 +318,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
     show_default=True,
     help="GPU time at most, as a multiple of one GPU's; or data-parallel.",
 )
-@click.option("--store", metavar="DIR", help="A store: name the GPUs, by their scores.")
+@click.option("--store", metavar="DIR", help="A store: name the GPUs.")
 @_scope
 @settings(
     OptionKey(

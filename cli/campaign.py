@@ -47,7 +47,7 @@ _script_options = (
         "sbatch",
         multiple=True,
         metavar="OPTION",
-        help="An option of the scheduler's own, given to it as it is: --qos=low, --account=ops. Repeatable.",
+        help="An option of the scheduler, as it is: --qos=low. Repeatable.",
     ),
     click.option("--program", metavar="WORDS", help="How a node calls whorl.  [default: with this Python]"),
 )

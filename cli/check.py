@@ -43,7 +43,7 @@ class _FailsOpen(click.Command):
     default=3.0,
     show_default=True,
     metavar="PERCENT",
-    help="Warning if a GPU takes this much longer than is usual for it.",
+    help="Warning if a GPU takes this much longer than usual.",
 )
 @click.option(
     "--critical",
@@ -51,7 +51,7 @@ class _FailsOpen(click.Command):
     default=10.0,
     show_default=True,
     metavar="PERCENT",
-    help="Critical if a GPU takes this much longer than is usual for it.",
+    help="Critical if a GPU takes this much longer than usual.",
 )
 @click.option(
     "--timeout", type=Span(), help="Answer after this time at the latest.  [default: 30s a GPU, at least 60s]"

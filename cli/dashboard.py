@@ -21,7 +21,7 @@ _LOOK_S = 0.2  # a signal ends the command within this time
 
 @click.command("dashboard", short_help="Look at a store in a browser.")
 @store_choice("The store. Not needed with --demo.")
-@click.option("--demo", is_flag=True, help="Measure a simulated fleet of 64 GPUs first, and show that.")
+@click.option("--demo", is_flag=True, help="Measure and show 64 simulated GPUs.")
 @click.option(
     "--listen",
     metavar="ADDR:PORT",
@@ -33,13 +33,13 @@ _LOOK_S = 0.2  # a signal ends the command within this time
     "--token-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Ask for the token in this file, mode 600, and not for a new one; `none`: for no token at all.",
+    help="The token stands in this file, mode 600; `none`: no token.",
 )
 @settings(
     OptionKey("prefix", click.STRING, "Where a proxy shows the pages.", "/", metavar="/PATH/"),
     OptionKey("browser", click.BOOL, "Start a browser.", True),
-    OptionKey("sql-seconds", click.FloatRange(1, 3600), "Stop a query of the page SQL after this time.", 30.0),
-    OptionKey("sql-memory", click.IntRange(100), "Memory that a query of the page SQL may use.", 1000, metavar="MB"),
+    OptionKey("sql-seconds", click.FloatRange(1, 3600), "Longest time of a query of the page SQL.", 30.0),
+    OptionKey("sql-memory", click.IntRange(100), "Memory of such a query.", 1000, metavar="MB"),
 )
 @click.pass_context
 def dashboard(

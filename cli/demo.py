@@ -50,7 +50,7 @@ _REPORT = "report.html"  # in the demo's folder
 @model_option
 @seed_option
 @fault_option("Simulated: how many GPUs are faulty, or a fault to plant as hot=20%", "1 in 16, 3 at most")
-@click.option("--force", is_flag=True, help="Measure this fleet although the store of DIR holds another one.")
+@click.option("--force", is_flag=True, help="Measure it although DIR holds another fleet.")
 @json_option
 @click.pass_context
 def demo(ctx: click.Context, /, out: str, kinds: tuple[str, ...], force: bool, as_json: bool, **chosen: Any) -> None:
@@ -117,7 +117,7 @@ def _write(folder: Path, looked: Looked, caught: Sequence[Planted] | None, notes
 
 @demo.command("sim", short_help="A campaign over a simulated fleet, or what is simulated.")
 @any_store_option
-@click.option("--describe", is_flag=True, help="Only show how the model is simulated, and what may be planted.")
+@click.option("--describe", is_flag=True, help="Only show parameters, faults and loads.")
 @click.option("--gpus", type=click.IntRange(1, 999 * 32), default=96, show_default=True, help="How many GPUs.")
 @click.option("--model", default="V100", show_default=True, help="V100, A100, H100 or H200.")
 @click.option(

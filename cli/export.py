@@ -58,7 +58,7 @@ def _say_if_idle(exporter: Exporter, max_age: float) -> None:
     type=Span(),
     default="60s",
     show_default=True,
-    help="Leave out readings that are older. Longer than slow-interval of the collectors.",
+    help="Leave out older readings; longer than slow-interval.",
 )
 @click.option(
     "--dcgm-names", is_flag=True, help="Also give the readings under dcgm-exporter's names, as DCGM_FI_DEV_GPU_TEMP."
@@ -105,7 +105,7 @@ def prometheus(store: str, listen: str, max_age: float, dcgm_names: bool, once: 
 @store_option
 @click.option("--endpoint", metavar="URL", required=True, help="The collector: http://HOST:4318, OTLP over HTTP.")
 @click.option("--interval", type=Span(), default="60s", show_default=True, help="Time between two sendings.")
-@click.option("--max-age", type=Span(), default="60s", show_default=True, help="Leave out readings that are older.")
+@click.option("--max-age", type=Span(), default="60s", show_default=True, help="Leave out older readings.")
 @click.option("--once", is_flag=True, help="Send what is known and end.")
 def otlp(store: str, endpoint: str, interval: float, max_age: float, once: bool) -> None:
     """Send the newest readings and findings to a collector until you stop it: Ctrl-C, SIGTERM.

@@ -20,31 +20,29 @@ if TYPE_CHECKING:
 @click.command("import", short_help="Import files of measurements, of any tool, into a store.")
 @store_option
 @click.option("--cluster", metavar="NAME", help="Name of the files' cluster.  [default: fleet; of a store, its own]")
-@click.option(
-    "--gpu", metavar="NAME", help="The GPU, if a file does not name it: node/slot, UUID or a part; else a new name."
-)
-@click.option("--node", metavar="NAME", help="The host of a stream's GPUs, if a file does not name it.")
-@click.option("--model", metavar="NAME", help="The GPUs' product name, if a file has none: its power sensor follows.")
+@click.option("--gpu", metavar="NAME", help="The GPU, if a file does not name it.")
+@click.option("--node", metavar="NAME", help="The host, if a file does not name it.")
+@click.option("--model", metavar="NAME", help="The GPUs' model, if a file has none.")
 @click.option("--workload", metavar="NAME", help="The workload; overrides what a file says.")
 @click.option(
     "--map",
     "mapping",
     metavar="COLUMN=MEANING[:UNIT]",
     multiple=True,
-    help="What a column means (time:ms, gpu, power:W, ...): for files of unknown format. Repeatable.",
+    help="What a column means: time:ms, gpu, power:W. Repeatable.",
 )
 @click.option(
     "--unit",
     "units",
     metavar="[COLUMN=]UNIT",
     multiple=True,
-    help="The unit of a column, or of the duration; overrides what was found. Repeatable.",
+    help="The unit of a column, or of the duration. Repeatable.",
 )
-@click.option("--at", metavar="TIME", help="When it was measured, if a file has no times: '2026-11-23 14:05:00'.")
+@click.option("--at", metavar="TIME", help="When measured, if a file has no times: '2026-11-23 14:05:00'.")
 @click.option("--every", type=float, metavar="SECONDS", help="Time between two readings, if a stream has no times.")
 @settings(
     OptionKey("time-zone", click.STRING, "Zone of time stamps that have none.", "UTC", metavar="ZONE"),
-    OptionKey("header", click.STRING, "Names of the columns, with commas, for files without a header line."),
+    OptionKey("header", click.STRING, "Names of columns, with commas, where there is no header line."),
     OptionKey("job", click.STRING, "The training job of a timeline.  [default: its layout file's, or the file's name]"),
     OptionKey(
         "layout",
@@ -55,7 +53,7 @@ if TYPE_CHECKING:
     OptionKey(
         "ranks",
         click.Path(path_type=Path),
-        "Which rank of a timeline has which GPU: CSV (rank,uuid or rank,node,index).",
+        "Which rank has which GPU: CSV (rank,uuid or rank,node,index).",
         metavar="FILE",
     ),
 )

@@ -50,7 +50,7 @@ def jobs() -> None:
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Read the saved output of sacct -P or --json instead (plain, .gz or .zst).",
+    help="Read the saved output of sacct -P or --json instead.",
 )
 @click.option(
     "--tags",
@@ -207,19 +207,19 @@ _POLICIES = "reactive, lead6 (hours), average, test-only, p75"
     type=click.FloatRange(0),
     default=0.5,
     show_default=True,
-    help="An hour in which two jobs overlap weighs so many hours of interruption; it picks the quantile 1/(1+COST).",
+    help="An hour of overlap weighs so many hours of interruption: the quantile 1/(1+COST).",
 )
 @click.option("--policy", metavar="NAME", help=f"When to submit, in place of --cost: {_POLICIES}.")
 @click.option(
     "--option", "sbatch", multiple=True, metavar="OPTION", help="Another option of sbatch, as it is. Repeatable."
 )
 @click.option("--once", is_flag=True, help="Do what is due, and end: for cron and scrontab.")
-@click.option("--dry-run", is_flag=True, help="Only say what the wait would be and when the next job is submitted.")
+@click.option("--dry-run", is_flag=True, help="Only say what it would do.")
 @settings(
     OptionKey(
         "signal",
         click.Choice(["USR1", "USR2", "TERM", "INT", "none"]),
-        "Asks the running job to checkpoint and leave. none: its successor waits until it ends.",
+        "Asks the running job to checkpoint and leave; none: nothing does.",
         "USR1",
     ),
     OptionKey("folder", click.Path(path_type=Path), "Folder of the chain.  [default: SCRIPT.chain]", metavar="DIR"),

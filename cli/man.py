@@ -22,8 +22,8 @@ _OTHERS = {"-": "\\-", "\\": "\\e", "\u2212": "\\-", "'": "\\(aq"}
 _REFERENCE = """\
 # The command line
 
-Made by `whorl man --markdown`. `whorl VERB --help` says the same, with remarks. [json.md](json.md) has what `--json`
-prints, [tables.md](tables.md) what SQL can ask.
+Made by `whorl man --markdown`. `whorl VERB --help` says the same, with examples and remarks. [json.md](json.md) has
+what `--json` prints, [tables.md](tables.md) what SQL can ask.
 
 **Exit status**: 0 done; 1 a check failed, or parts of an answer could not be made; 2 bad input or option, or the
 output could not be written; 3 the store cannot be used; 4 a query failed; 5 the scheduler does not answer or refused,
@@ -75,9 +75,12 @@ def reference(root: click.Context) -> Iterator[str]:
             yield f"`{context.command_path} {' '.join(pieces)}`\n"
         yield from _markdown(context)
         yield from _option_lines([record for record in records if record not in common])
-        elsewhere = [record.short() for record in records if record in common]
+        elsewhere: dict[str, list[str]] = {}
+        for record in records:
+            if record in common:
+                elsewhere.setdefault(record.option.split()[0].rstrip(","), []).append(record.short())
         if elsewhere:
-            yield f"- also: {', '.join(f'`{name}`' for name in elsewhere)}"
+            yield f"- also: {', '.join(f'`{_together(names)}`' for names in elsewhere.values())}"
 
 
 class _Record(NamedTuple):
@@ -132,30 +135,25 @@ def _option_lines(records: Sequence[_Record]) -> Iterator[str]:
         yield f"{'  ' if key else ''}- `{written}`: {text}"
 
 
+def _together(names: Sequence[str]) -> str:
+    """The keys of one option after its name, which stands once: `--set replicates, seed`."""
+    return ", ".join([names[0], *(re.split("[ :]", name)[-1] for name in names[1:])])
+
+
 def _in_short(text: str) -> str:
-    """What an option does, without the words that the head of the page has: that brackets hold a default."""
+    """What an option does, without the words that the head of the page has: that brackets hold a default. A
+    number of something is not below 0."""
     text = re.sub(r"  +", " ", text).replace("[default: ", "[").replace("; default: ", "; ")
+    text = re.sub(r"(; |\] \[)x>=[01](?=\])| \[x>=[01]\]", "", text)
     return re.sub(r"\[env var: (WHORL_STORE)(; required)?", r"[\1", text)
 
 
 def _markdown(context: click.Context) -> Iterator[str]:
-    """What a command does, its examples and its exit status; remarks stand in `--help` alone.
-
-    Examples are code, without those of sub-verbs, which have their own section.
-    """
-    command = context.command
-    below = (
-        tuple(f"{context.command_path} {name} " for name in command.commands)
-        if isinstance(command, click.Group)
-        else ()
-    )
-    for number, (is_literal, lines) in enumerate(_paragraphs(command.help or "")):
-        if number and not is_literal and not lines[0].startswith(_STATUS):
-            continue
-        lines = [line.strip() for line in lines if not f"{line.strip()} ".startswith(below)] if below else lines
-        if is_literal and lines:
-            yield "\n".join(f"    {line.strip()}" for line in lines) + "\n"
-        elif lines:
+    """What a command does, its tables and its exit status; examples and remarks stand in `--help` alone."""
+    for number, (is_literal, lines) in enumerate(_paragraphs(context.command.help or "")):
+        if is_literal and not any(line.startswith("whorl ") for line in lines):
+            yield "\n".join(f"    {line}" for line in lines) + "\n"
+        elif not is_literal and (not number or lines[0].startswith(_STATUS)):
             yield " ".join(lines) + "\n"
 
 

@@ -385,8 +385,8 @@ place_options = options(
     click.option(
         "--on",
         metavar="WHERE",
-        help="Where telemetry is read: here, dask://HOST:PORT, slurm or slurm:PARTITION; with `,here` after it: here "
-        "if the workers cannot be had.  [default: here]",
+        help="Where telemetry is read: here, dask://HOST:PORT, slurm or slurm:PARTITION; or `slurm,here`: here if no "
+        "workers can be had.  [default: here]",
     ),
     click.option(
         "--workers", type=click.IntRange(1), metavar="N", help="How many: jobs of Slurm, or threads here.  [default: 4]"

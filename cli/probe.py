@@ -86,7 +86,7 @@ def probe() -> None:
 @click.option("--time-limit", type=Span(), help="Measure each probe for at most this time.  [default: by suite]")
 @click.option("--lock-clock", type=float, metavar="MHZ", help="Lock the SM clock, and unlock it afterwards.")
 @click.option("--power-limit", type=float, metavar="W", help="Set the power limit, and restore it afterwards.")
-@click.option("--campaign", metavar="NAME", help="Name of the campaign; runs that it has stored are not repeated.")
+@click.option("--campaign", metavar="NAME", help="Name of the campaign: what it has stored is not repeated.")
 @click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: as Slurm calls it, else local]")
 @settings(
     OptionKey("period", Span(), "power-square, soak: time from one load to the next.  [default: 0.2s]"),

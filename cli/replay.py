@@ -23,9 +23,7 @@ CLOCKS = ("rounds", "events", "own")
 _NAME, _FILE = click.STRING, click.STRING
 WORLD = (
     OptionKey("locality-penalty", click.FloatRange(min=1), "Factor on the time of a job that spans nodes.", 1.0),
-    OptionKey(
-        "backfill", click.Choice(["none", "easy"]), "Whether later jobs may start before the first that waits.", "none"
-    ),
+    OptionKey("backfill", click.Choice(["none", "easy"]), "Whether later jobs may start before the first.", "none"),
     OptionKey(
         "round",
         click.FloatRange(min=0, min_open=True),
@@ -62,7 +60,7 @@ WORLD = (
     OptionKey("asleep-power", _POWER, "Of a node that sleeps; lets nodes without jobs sleep.", metavar="W"),
     OptionKey("sleep-after", _TIME, "Lets nodes sleep after this time without jobs.", metavar="S"),
     OptionKey("wake", _TIME, "Until a node is awake again.", 0.0, metavar="S"),
-    OptionKey("pair-at-least", click.FloatRange(min=1), "eaco: least work of jobs that share, against one alone.", 1.1),
+    OptionKey("pair-at-least", click.FloatRange(min=1), "eaco: least work of jobs that share.", 1.1),
     OptionKey("alpha", click.FloatRange(0, 1), "eaco: weight of energy against time; 0 shares nothing.", 1.0),
     OptionKey(
         "burst",
@@ -74,13 +72,13 @@ WORLD = (
     OptionKey(
         "backward",
         click.FloatRange(0, 1, min_open=True),
-        "Share of a training step that the backward pass takes.",
+        "Share of a step that is backward.",
         2 / 3,
     ),
     OptionKey(
         "foreground",
         click.FloatRange(0, 1, min_open=True),
-        "burst, spb: share of its speed that a job keeps beside those in its idle time.",
+        "burst, spb: share of its speed that a job keeps beside others.",
         1.0,
     ),
     OptionKey(
@@ -153,8 +151,7 @@ def _assignments(texts: Iterable[str], option: str, form: str, example: str) -> 
     "classes",
     multiple=True,
     metavar="MODEL=WORKLOAD",
-    help="The measured workload that stands for a model of the trace; `*` is all other models, `none` the same time "
-    "on every GPU.",
+    help="The workload that stands for a model of the trace; `*`: all others, `none`: equal GPUs.",
 )
 @click.option("--policy", multiple=True, metavar="NAMES", help=_POLICIES)
 @click.option(

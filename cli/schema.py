@@ -24,10 +24,8 @@ _SEVERAL = 3
 """Tables of which a column is explained once, for all, in docs/tables.md."""
 _OF_TELEMETRY = {
     "latest": "It has all columns of `telemetry`, and:",
-    "telemetry_minutes": "`ts` is when the minute began; `cluster` and `gpu` are those of `telemetry`. A metric `x` of "
-    "`telemetry` has the columns `x_min`, `x_mean` (DOUBLE) and `x_max` if it is a gauge, `x_first` and `x_last` if it "
-    "is a counter, and `x`, with every bit that was set, if it is a mask. `quality` has any mark of the minute. Units "
-    "are those of `telemetry`. The other columns:",
+    "telemetry_minutes": "`ts` is when the minute began. A gauge `x` of `telemetry` has `x_min`, `x_mean` and `x_max`, "
+    "a counter `x_first` and `x_last`, a mask every bit that was set, `quality` any mark. The other columns:",
 }
 """What a page says in place of the columns that follow from those of telemetry."""
 
@@ -190,7 +188,7 @@ dcgm-exporter and nvidia-smi spell each metric.
 def _explained(columns: Iterable[Column]) -> str:
     """The names of columns that stand elsewhere, as a sentence; empty without any."""
     names = [f"`{column.name}`" for column in columns if not _is_key(column)]
-    return f" Columns explained above: {', '.join(names)}." if names else ""
+    return f" Also {', '.join(names)}, as above." if names else ""
 
 
 def _is_key(column: Column) -> bool:
@@ -212,7 +210,9 @@ def _unusual(spelled: str) -> str:
     """A type that a unit does not tell, without the types of its fields; empty for a text, a number or a time."""
     if not spelled.startswith(_UNUSUAL) and not spelled.endswith("[]"):
         return ""
-    return _FIELD_TYPES.sub(r"\1", spelled) if len(spelled) <= _LONGEST_TYPE else "STRUCT"
+    if spelled.startswith("MAP"):
+        return "MAP"
+    return _FIELD_TYPES.sub(r"\1", spelled) if len(spelled) <= _LONGEST_TYPE else spelled.partition("(")[0]
 
 
 _FIELD_TYPES = re.compile(r"(?<=[(, ])\"?(\w+)\"? (?:VARCHAR(?:\[\])?|DOUBLE|BIGINT|TIMESTAMP|BOOLEAN)(?=[,)])")

@@ -52,8 +52,8 @@ def status(store: str, as_json: bool) -> None:
 
 @store_group.command("files", short_help="List the files that another engine may read.")
 @store_option
-@click.option("--since", type=When(), help="Of tables with days: only files from this time on (UTC), or 7d ago.")
-@click.option("--until", type=When(), help="Of tables with days: only files up to this time (UTC).")
+@click.option("--since", type=When(), help="Only files from this time on (UTC), or 7d ago.")
+@click.option("--until", type=When(), help="Only files up to this time (UTC).")
 @json_option
 @click.argument("tables", nargs=-1)
 def list_files(

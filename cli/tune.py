@@ -26,11 +26,11 @@ from .options import (
 @click.argument("probe", required=False)
 @any_store_option
 @click.option("--command", metavar="COMMAND", help="Tune this command: {batch} is the value of the knob batch.")
-@click.option("--sweep", metavar="FILE", help="Choose from a sweep that was measured already: CSV, plain or gzip.")
+@click.option("--sweep", metavar="FILE", help="Choose from a measured sweep: CSV, plain or gzip.")
 @click.option(
     "--stress",
     type=click.Choice(["power", "spread"]),
-    help="Search the kernel of most power, or of the widest spread between GPUs.",
+    help="Search the kernel of most power, or of widest spread.",
 )
 @click.option("--max-slowdown", type=Share(), help="At most this much slower than the default, as 5%.")
 @click.option("--max-latency", type=Span(), help="A unit of work takes at most this, as 16ms.")
@@ -41,8 +41,7 @@ from .options import (
     "--knob",
     multiple=True,
     metavar="NAME=V,V,...",
-    help="A knob and its values. Of a command the first is its default, in use today; a parameter of a probe's kernel "
-    "keeps its own default. Repeatable.",
+    help="A knob and its values; of a command the first is in use today. Repeatable.",
 )
 @click.option(
     "--suite",
@@ -59,7 +58,7 @@ from .options import (
     OptionKey(
         "safe",
         click.BOOL,
-        "Keep near the default, and end a trial early that is over the bound. Still, about one in nine is over it.",
+        "Keep near the default, and end a trial early that is over the bound.",
         False,
     ),
     OptionKey("resume", click.STRING, "Keep a log of the trials there, and go on with one.", metavar="FILE"),
@@ -70,7 +69,7 @@ from .options import (
     OptionKey(
         "warm-start",
         click.STRING,
-        "A sweep or a search's log of the same work on another model, or that model. Helps up to 6 trials.",
+        "Of up to 6 trials: a sweep or log of the same work on another model, or that model.",
         metavar="FILE|MODEL",
     ),
 )

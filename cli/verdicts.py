@@ -80,7 +80,7 @@ def verdicts(
     OptionKey(
         "replicates",
         click.IntRange(0, 100_000),
-        "Bootstrap replicates for the intervals, at least 100; 0 for no intervals.",
+        "Bootstrap replicates, at least 100; 0: no intervals.",
         1000,
     ),
     OptionKey("seed", click.IntRange(0), "Seed of the bootstrap.  [default: 2022]"),
