@@ -413,14 +413,17 @@ class Printed:
     workload: str | None
     """None: it is of the GPU, whatever it runs."""
     unit: str
+    is_ratio: bool
+    """Whether `_apart` of `of_print` is in per cent."""
 
 
 def printed(store: Store, cluster: str, workload: str) -> tuple[Printed, ...]:
     """The figures of the newest stored fingerprints, besides times, clocks and power: those of a workload, and those
     of a GPU. Of a figure that is known in other workloads only, the one that most GPUs have."""
     query = (
-        f"SELECT figure, workload, unit, count(*) AS n FROM fingerprints_now WHERE cluster = {quoted(cluster)} "
-        f"AND value IS NOT NULL AND figure NOT IN {_OF_TIMES} GROUP BY ALL"
+        "SELECT figure, workload, unit, count(value) AS n, bool_or(count(ratio) > 0) OVER (PARTITION BY figure) AS yes "
+        f"FROM fingerprints_now WHERE cluster = {quoted(cluster)} AND figure NOT IN {_OF_TIMES} "
+        "GROUP BY figure, workload, unit HAVING count(value) > 0"
     )
     figures = store.sql(query).polars()
     is_of_workload = (pl.col("workload") == workload).fill_null(value=False)
@@ -428,7 +431,7 @@ def printed(store: Store, cluster: str, workload: str) -> tuple[Printed, ...]:
         "figure", is_of_workload, "n", "workload", descending=[False, True, True, False], nulls_last=True
     )
     chosen = first.unique("figure", keep="first", maintain_order=True)
-    return tuple(Printed(*row) for row in chosen.select("figure", "workload", "unit").iter_rows())
+    return tuple(Printed(*row) for row in chosen.select("figure", "workload", "unit", "yes").iter_rows())
 
 
 def of_print(store: Store, cluster: str, figure: Printed) -> pl.DataFrame:
@@ -456,12 +459,3 @@ def of_print(store: Store, cluster: str, figure: Printed) -> pl.DataFrame:
         pl.col("n").alias(f"{figure.figure}_n"),
     )
     return columns.with_columns(pl.col(pl.Float64).cast(pl.Float32))
-
-
-def is_ratio(store: Store, cluster: str, figure: Printed) -> bool:
-    """Whether `apart` of `of_print` is in per cent."""
-    query = (
-        f"SELECT count(ratio) > 0 AS yes FROM fingerprints_now WHERE cluster = {quoted(cluster)} AND "
-        f"figure = {quoted(figure.figure)}"
-    )
-    return bool(store.sql(query).polars().item())

@@ -5,7 +5,7 @@ Nothing is judged where a judgement of its cluster is stored: its rows are read,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from ..choosing import find, known_gpus
 from ..runs.measurements import SOUND, kind_of, limits, told_apart
 from ..runs.probing import figures, is_simulated, probed
 from ..runs.sittings import days
-from ..verdicts.judgements import Newer, StoredJudgement, clusters, last_judgement, stored
+from ..verdicts.judgements import Newer, StoredJudgement, clusters, last_judgement
 from ..verdicts.verdict import ACROSS_NODES, Change, Kind, Level, NotJudged, Smallest, Verdict
 from . import happened, standing
 from .happened import Happened, Reasons, events, reasons
@@ -249,11 +249,11 @@ class Named:
     verdict: Verdict
 
 
-def named(store: Store) -> list[Named]:
-    """The GPUs that the newest judgements name, each with its worst finding; the worst first. Those of batches, which
-    may be half of a fleet, are left out."""
+def named(judgements: Iterable[StoredJudgement]) -> list[Named]:
+    """The GPUs that these judgements name, each with its worst finding; the worst first. Those of batches, which may be
+    half of a fleet, are left out."""
     by_gpu: dict[tuple[str, str], Named] = {}
-    for judged in stored(store):
+    for judged in judgements:
         for verdict, keys in zip(judged.judgement.rows, judged.keys, strict=True):
             if verdict.level not in ACROSS_NODES and verdict.kind is not Kind.FAST:
                 alone = len(verdict.gpus) == 1

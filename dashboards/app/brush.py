@@ -19,7 +19,6 @@ from ...analysis.fleet.side_by_side import (
     beside,
     comparable,
     gpus_on,
-    is_ratio,
     level_of,
     of_print,
     printed,
@@ -27,7 +26,6 @@ from ...analysis.fleet.side_by_side import (
 )
 from ...analysis.spread.variability import leading_workload
 from ...analysis.verdicts import Judgement, Verdict
-from ...analysis.verdicts.judgements import newest
 from ..document import Column, Table
 from ..figures.drawing import Figure, Look, box, looks
 from ..figures.fleet import (
@@ -42,6 +40,7 @@ from ..figures.fleet import (
 )
 from ..figures.machine import Grid, end_of, live_map
 from .grid import MOST, GridOptions, frame_table
+from .reading import judgements
 
 if TYPE_CHECKING:
     from .reading import Reading
@@ -111,15 +110,16 @@ def choose(reading: Reading, state: Address) -> tuple[FleetChoice | None, list[s
     names = tuple(cluster.cluster for cluster in clusters)
     cluster = clusters[names.index(chosen(state.cluster, names, names[0], "cluster"))]
     workloads = [work.name for work in cluster.works]
-    leading = reading.answer(leading_workload, cluster.cluster)
-    first = leading.workload if leading is not None and leading.workload in workloads else None
-    first = first or max(cluster.works, key=lambda work: work.gpus).name
-    workload = chosen(state.probe, workloads, first, "probe")
+    workload = state.probe
+    if workload not in workloads:  # which one leads takes long to say
+        leading = reading.answer(leading_workload, cluster.cluster)
+        first = leading.workload if leading is not None and leading.workload in workloads else None
+        workload = chosen(workload, workloads, first or max(cluster.works, key=lambda work: work.gpus).name, "probe")
     campaign = chosen(state.campaign, [campaign.name for campaign in cluster.campaigns], _ALL, "campaign") or None
     figures: dict[str, tuple[GpuFigure, Printed | None]] = {figure.key: (figure, None) for figure in GPU_FIGURES}
     if campaign is None:  # fingerprints are of all runs
         for print_ in reading.answer(printed, cluster.cluster, workload):
-            figure = printed_figure(print_, ratio=reading.answer(is_ratio, cluster.cluster, print_))
+            figure = printed_figure(print_)
             figures[figure.key] = figure, print_
     key = chosen(state.figure, list(figures), GPU_FIGURES[0].key, "figure")
     every = tuple(figure for figure, _ in figures.values())
@@ -312,9 +312,9 @@ def view(reading: Reading, choice: FleetChoice) -> FleetView:
         gpus = reading.kept(("beside", cluster, workload, campaign), read_probe)
         # Of 27,648 GPUs, who they are and where their cells lie is half of what another probe takes.
         grid = reading.kept(("grid", cluster, *gpus.rows["gpu"]), lambda: Grid.of(gpus.rows))
-        judgement = next((each for each in reading.answer(newest) if each.cluster == cluster), None)
+        judged = next((each.judgement for each in judgements(reading) if each.judgement.cluster == cluster), None)
         prints = None if choice.printed is None else reading.answer(of_print, cluster, choice.printed)
-        return placed(choice, gpus, grid, judgement, prints)
+        return placed(choice, gpus, grid, judged, prints)
 
     return reading.kept(("fleet", *choice.values.values()), make)
 

@@ -20,12 +20,13 @@ from ...analysis.one_gpu.explain import Found, Named, OneGpu, around, named, new
 from ...analysis.one_gpu.happened import reasons
 from ...analysis.one_gpu.standing import Compared
 from ...analysis.verdicts.fingerprint import Neighbour
-from ...analysis.verdicts.judgements import StoredJudgement, made_judgement, stored
+from ...analysis.verdicts.judgements import StoredJudgement, made_judgement
 from ...errors import WhorlError
 from ..document import Section
 from ..documents import gpu as documents
 from ..words import MISSING, many
 from .page import VERDICTS, Need, Page, components, following, labelled, told
+from .reading import JUDGED, judgements
 from .state import URL, State, parse
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _TITLE, _CHOOSER, _CHOICE, _BODY = "gpu-title", "gpu-chooser", "gpu-choice", "gp
 _NEWEST, _AGAIN, _AGAIN_MS = "gpu-newest", "gpu-again", 30_000
 _OFFERED = 40
 _KEY_LETTERS = 12  # of a UUID
-_JUDGED = ("judgements", "verdicts", "levels", "day_levels")
+_JUDGED = (*JUDGED, "levels", "day_levels")
 Row = Mapping[str, Any]
 
 
@@ -51,10 +52,15 @@ def known(reading: Reading) -> pl.DataFrame:
     return reading.answer(known_gpus, tables=("gpus",))
 
 
+def _worst(reading: Reading) -> list[Named]:
+    """The GPUs with findings, the worst first."""
+    return reading.kept(("named",), lambda: named(judgements(reading)), tables=JUDGED)
+
+
 def read_gpu(reading: Reading, row: Row) -> OneGpu:
     """All that is known of a GPU; what it shares with its cluster is kept. `row`: of `known`."""
     store, cluster, gpu, keys = reading.store, row["cluster"], row["gpu"], row["keys"]
-    newest = reading.answer(_newest, cluster, tables=_JUDGED)
+    newest = next((judged for judged in judgements(reading) if judged.judgement.cluster == cluster), None)
     judgement = newest
     if judgement is None or not judgement.is_complete(store):
         judgement = reading.answer(_made, cluster, tables=("gpus", "runs", "results", "events", *_JUDGED))
@@ -100,11 +106,6 @@ def _near(reading: Reading, figures: standing.Figures | None, gpu: str) -> tuple
     return tuple(standing.neighbours(alike, gpu, names))
 
 
-def _newest(store: Store, cluster: str) -> StoredJudgement | None:
-    """The newest judgement of a cluster that is stored; None where it was never judged."""
-    return next(iter(stored(store, cluster)), None)
-
-
 def _made(store: Store, cluster: str) -> StoredJudgement | None:
     """A judgement for the levels of a cluster that was never judged; None where it has many runs, which takes long."""
     runs = store.collect(store.scan("runs").filter(pl.col("cluster") == cluster).select(pl.len())).item()
@@ -123,7 +124,7 @@ def _row(reading: Reading, state: State) -> tuple[Row | None, str]:
 
 def _ahead(reading: Reading) -> Iterator[Callable[[], object]]:
     """What the page reads of the worst GPU: most of it is the same for every other."""
-    worst = reading.answer(named, tables=("judgements", "verdicts"))
+    worst = _worst(reading)
     if worst:
         row = meant(known(reading), worst[0].gpu, worst[0].cluster, "this store")
         yield lambda: read_gpu(reading, row)
@@ -172,7 +173,7 @@ def _links(reading: Reading, gpu: OneGpu, state: State) -> Component:
 def _nothing_chosen(reading: Reading, state: State) -> Component:
     """What stands there while no GPU is chosen: those with findings."""
     by_cluster: dict[str, list[Named]] = {}
-    for gpu in reading.answer(named, tables=("judgements", "verdicts")):
+    for gpu in _worst(reading):
         by_cluster.setdefault(gpu.cluster, []).append(gpu)
     if by_cluster:
         tables = [
@@ -229,7 +230,7 @@ def _node(gpus: pl.DataFrame, row: Row, state: State) -> Sequence[Component]:
 
 def _options(gpus: pl.DataFrame, typed: str, cluster: str | None, reading: Reading) -> list[dict[str, str]]:
     """The GPUs that fit what is typed; at first those with findings."""
-    worst = () if typed else tuple(gpu.gpu for gpu in reading.answer(named, tables=("judgements", "verdicts")))
+    worst = () if typed else tuple(gpu.gpu for gpu in _worst(reading))
     several = gpus["cluster"].n_unique() > 1
     options = []
     for row in search(gpus, typed, cluster, _OFFERED, worst).iter_rows(named=True):

@@ -43,7 +43,7 @@ def _layout(reading: Reading, state: State) -> Component:
 
 def _answers(reading: Reading, state: State) -> list[Component]:
     """The three answers for one cluster, and what leads to the others."""
-    clusters = {cluster.fleet.judgement.cluster: cluster for cluster in reading.answer(judged_clusters)}
+    clusters = {cluster.fleet.judgement.cluster: cluster for cluster in judged_clusters(reading)}
     unjudged = [
         told(
             html.P(f"Nobody has judged the GPUs of {name} yet. Run this command, and load the page again:"),
@@ -122,7 +122,7 @@ def _campaigns(reading: Reading, state: State) -> Component:
 def _contents(reading: Reading) -> Component:
     contents = reading.answer(held)
     upto, gpus = "up to " if contents.maybe_twice else "", contents.gpus
-    clusters = reading.answer(judged_clusters)
+    clusters = judged_clusters(reading)
     if contents.maybe_twice and clusters and not reading.answer(not_judged):  # a GPU of two names has one cell
         gpus = sum(cluster.fleet.grid.gpus for cluster in clusters)
     different = f"runs of {many(contents.workloads, 'probe')} or workloads"

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ...analysis.contents import fleet_now, has_rows, held, judged_gpus, newest_campaigns, not_judged, places
-from ...analysis.verdicts.judgements import Newer, stored
+from ...analysis.verdicts.judgements import Newer, StoredJudgement, stored
 from ...store.schema import TABLES
 from ..documents.fleet import JudgedFleet
 
@@ -30,12 +30,14 @@ T = TypeVar("T")
 LIVE = ("telemetry", "latest", "telemetry_minutes")
 """Tables that collectors write all the time."""
 STILL = tuple(spec.name for spec in TABLES if spec.name not in LIVE and not spec.made)
+JUDGED = ("judgements", "verdicts")
 NEEDED = ("gpus", "runs", "telemetry")
 """The tables that a page needs: the navigation says which are empty."""
 MOST_CAMPAIGNS = 12
 _MOST_ANSWERS, _MOST_SLOW_ANSWERS = 64, 4
 _FRESH_NS = 200_000_000  # two writes within a tick of the clock of files look like one
 _WAIT_S = 0.2  # a quick answer is there at once
+_LOOK_AGAIN_S = 0.1  # whether somebody is there
 
 Say = Callable[[str], None]
 """Hears what is being done."""
@@ -112,19 +114,49 @@ class Reading:
         return True
 
 
-def ahead(asks: Iterable[Callable[[], object]]) -> None:
+class Visitors:
+    """Who is being answered: what is read ahead waits until nobody is, and nobody came for a while."""
+
+    def __init__(self, quiet_s: float, *, first_s: float) -> None:
+        """`quiet_s`: how long nobody came; `first_s`: the same after the start, before anybody came."""
+        self._quiet_s, self._under_way = quiet_s, 0
+        self._quiet_from_s = time.monotonic() + first_s
+        self._lock = threading.Lock()
+
+    def came(self) -> None:
+        """A request begins."""
+        with self._lock:
+            self._under_way += 1
+
+    def left(self) -> None:
+        """A request is answered."""
+        with self._lock:
+            self._under_way -= 1
+            self._quiet_from_s = time.monotonic() + self._quiet_s
+
+    def wait_until_quiet(self) -> None:
+        """Wait until nobody is there."""
+        while self._under_way or time.monotonic() < self._quiet_from_s:
+            time.sleep(_LOOK_AGAIN_S)
+
+
+def ahead(asks: Iterable[Callable[[], object]], visitors: Visitors | None = None) -> None:
     """Make answers that a page is likely to ask for, one after the other in a thread beside the pages.
 
-    An error is left to the page that asks.
+    Each waits until there are no `visitors`. An error is left to the page that asks.
     """
 
     def read() -> None:
         asking = iter(asks)
         while True:
+            if visitors is not None:
+                visitors.wait_until_quiet()
             try:
                 ask = next(asking)
             except Exception:  # with StopIteration
                 return
+            if visitors is not None:
+                visitors.wait_until_quiet()
             with suppress(Exception):
                 ask()
 
@@ -151,14 +183,23 @@ class JudgedCluster:
     newer: Newer
 
 
-def judged_clusters(store: Store) -> tuple[JudgedCluster, ...]:
-    """The newest judgement of each cluster, of all runs; clusters in which something is wrong come first."""
-    clusters = []
-    for newest in stored(store):
-        judgement = newest.judgement
-        fleet = JudgedFleet(places(store, judgement.cluster), judgement, judged_gpus(store, judgement.cluster))
-        clusters.append(JudgedCluster(newest.judged_at, fleet, newest.newer(store)))
-    return tuple(sorted(clusters, key=lambda cluster: not cluster.fleet.odd))
+def judgements(reading: Reading) -> list[StoredJudgement]:
+    """The newest judgement of each cluster, of all runs."""
+    return reading.answer(stored, tables=JUDGED)
+
+
+def judged_clusters(reading: Reading) -> tuple[JudgedCluster, ...]:
+    """These judgements with their GPUs; clusters in which something is wrong come first."""
+
+    def make() -> tuple[JudgedCluster, ...]:
+        clusters, store = [], reading.store
+        for newest in judgements(reading):
+            judgement = newest.judgement
+            fleet = JudgedFleet(places(store, judgement.cluster), judgement, judged_gpus(store, judgement.cluster))
+            clusters.append(JudgedCluster(newest.judged_at, fleet, newest.newer(store)))
+        return tuple(sorted(clusters, key=lambda cluster: not cluster.fleet.odd))
+
+    return reading.kept(("judged clusters",), make)
 
 
 def read_first_page(reading: Reading) -> None:
@@ -166,7 +207,8 @@ def read_first_page(reading: Reading) -> None:
     reading.store.ready({*STILL, *NEEDED})
     for table in NEEDED:
         reading.has(table)
-    for question in (held, judged_clusters, not_judged):
+    judged_clusters(reading)
+    for question in (held, not_judged):
         reading.answer(question)
     reading.answer(newest_campaigns, MOST_CAMPAIGNS)
     fleet_now(reading.store)  # nothing of it stays but open files: half of what the first look takes

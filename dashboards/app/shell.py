@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import threading
-from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,6 +21,7 @@ from .gpu import PAGE as GPU
 from .overview import PAGE as OVERVIEW
 from .page import PROBLEM, RUNS, URL, Need, Page, component, failure, follow_charts, heading, labelled, told
 from .placement import PAGE as PLACEMENT
+from .reading import Visitors
 from .reading import ahead as read_ahead
 from .sql import PAGE as SQL
 from .state import parse
@@ -40,8 +39,8 @@ PAGES: tuple[Page, ...] = (OVERVIEW, FLEET, GPU, TELEMETRY, ENERGY, PLACEMENT, S
 
 _PAGE, _NAVIGATION = "page", "navigation"
 _COPIES = "copies"  # where a table asks for the command and the query that print the same
-_SOON_S, _AFTER_S = 10.0, 2.0
-"""When reading ahead begins: so long after the start, or after the first page, which asks for its newest readings."""
+_FIRST_S, _QUIET_S = 10.0, 2.0
+"""Reading ahead waits until nobody opens a page for so long: after the start, and from then on."""
 _GRID = "_dash-component-suites/dash_ag_grid/async-community.js"
 """What draws tables. Dash would load it when the first table comes, after all else; the first page needs none."""
 _LOOK = Path(__file__).parents[1] / "document.css"
@@ -62,8 +61,7 @@ def make_app(reading: Reading, *, prefix: str = "/", token: str | None = None, a
 
     `prefix`: where a proxy shows it, as /node/7/; with and without it in the request's path. `token`: what every
     request must bring; without one, only requests that name this machine by its address or as localhost are answered.
-    `ahead`: read beside the pages what those of a large fleet take long to read, when the first page is answered, or
-    soon if nobody opens it.
+    `ahead`: read what pages of a large fleet take long to read while nobody opens one.
     """
     app = _App(
         "whorl",
@@ -77,6 +75,9 @@ def make_app(reading: Reading, *, prefix: str = "/", token: str | None = None, a
         on_error=_say_failure,
         index_string=_INDEX.replace("{grid}", prefix + _GRID).replace("{look}", _LOOK.read_text(encoding="utf-8")),
     )
+    visitors = Visitors(_QUIET_S, first_s=_FIRST_S)
+    app.server.before_request(visitors.came)  # first, so that whoever is refused came, too
+    app.server.teardown_request(lambda _: visitors.left())
     protect(app.server, token=token, prefix=prefix)
     app.server.wsgi_app = without_prefix(app.server.wsgi_app, prefix)
     app.layout = _shell(reading.store)
@@ -93,10 +94,7 @@ def make_app(reading: Reading, *, prefix: str = "/", token: str | None = None, a
     )
     def show(path: str | None, search: str | None) -> tuple[Component, list[Component], Any]:
         page = find_page(path)
-        parts = _page(page, reading, search), _links(page, reading, search), None
-        if ahead:
-            soon(_AFTER_S)
-        return parts
+        return _page(page, reading, search), _links(page, reading, search), None
 
     def copies() -> dict[str, str]:
         state, _ = parse(request.query_string.decode(errors="replace"))
@@ -105,18 +103,8 @@ def make_app(reading: Reading, *, prefix: str = "/", token: str | None = None, a
 
     app.server.add_url_rule(f"/{_COPIES}", _COPIES, copies)
 
-    @cache
-    def begin() -> None:
-        read_ahead(chain.from_iterable(page.ahead(reading) for page in PAGES))
-
-    @cache
-    def soon(seconds: float) -> None:
-        waiting = threading.Timer(seconds, begin)
-        waiting.name, waiting.daemon = "ahead", True
-        waiting.start()
-
     if ahead:
-        soon(_SOON_S)
+        read_ahead(chain.from_iterable(page.ahead(reading) for page in PAGES), visitors)
     return app
 
 

@@ -131,13 +131,13 @@ _PRINTED = {  # name, digits, what more of it is
 }
 
 
-def printed_figure(printed: Printed, *, ratio: bool) -> GpuFigure:
-    """A figure of the stored fingerprints. `ratio`: whether it is compared in per cent."""
+def printed_figure(printed: Printed) -> GpuFigure:
+    """A figure of the stored fingerprints."""
     name, digits, more = _PRINTED.get(printed.figure, (printed.figure.replace("_", " "), 3, "more"))
     unit = printed.unit.replace("degC", "°C").replace("share", "")
     where = "" if printed.workload is None else f" in {printed.workload}"
     key = printed.figure
-    return GpuFigure(key, f"{name}{where}", key, unit, digits, f"{key}_apart", more, "%" if ratio else unit)
+    return GpuFigure(key, f"{name}{where}", key, unit, digits, f"{key}_apart", more, "%" if printed.is_ratio else unit)
 
 
 # -- all probes, and one of them ----------------------------------------------------------------------------------

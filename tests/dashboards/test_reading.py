@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from whorl.dashboards.app import reading as reading_
 from whorl.dashboards.app import shell
 from whorl.dashboards.app.brush import choose, view
 from whorl.dashboards.app.gpu import known, read_gpu
-from whorl.dashboards.app.reading import Later, Reading, Say, Slowly, ahead, read_first_page
+from whorl.dashboards.app.reading import Later, Reading, Say, Slowly, Visitors, ahead, read_first_page
 from whorl.dashboards.app.shell import PAGES, make_app
 from whorl.dashboards.app.state import parse
 from whorl.store import Store
@@ -114,31 +114,31 @@ def test_pages_read_ahead_what_they_then_show(fleet: Reading, monkeypatch: pytes
     assert made == []
 
 
+def test_what_is_read_ahead_waits_while_somebody_is_answered() -> None:
+    visitors, done = Visitors(0.0, first_s=0.0), threading.Event()
+    visitors.came()
+    ahead([done.set], visitors)
+    assert not done.wait(0.5)
+    visitors.left()
+    assert done.wait(30)
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("opened", [True, False])
-def test_an_application_reads_ahead_once_after_the_first_page_or_soon(
-    fleet: Reading, monkeypatch: pytest.MonkeyPatch, opened: bool
-) -> None:
-    came: list[int] = []
-    begun = threading.Event()
-
-    def note(asks: Iterator[object]) -> None:
-        came.append(len(list(asks)))
-        begun.set()
-
-    monkeypatch.setattr(shell, "read_ahead", note)
+def test_an_application_reads_ahead_when_who_came_has_left(fleet: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[tuple[int, Visitors]] = []
+    monkeypatch.setattr(shell, "read_ahead", lambda asks, visitors: begun.append((len(list(asks)), visitors)))
+    monkeypatch.setattr(shell, "_FIRST_S", 60.0)
+    monkeypatch.setattr(shell, "_QUIET_S", 0.01)
     Asked(make_app(fleet)).said("")
-    monkeypatch.setattr(shell, "_SOON_S", 60.0 if opened else 0.01)
-    app = make_app(fleet, ahead=True)
-    for _ in range(2 if opened else 0):
-        Asked(app).said("")
-    assert begun.wait(30)
-    for thread in threading.enumerate():
-        if isinstance(thread, threading.Timer):
-            thread.cancel()
-            thread.join()
-    assert len(came) == 1
-    assert came[0] > 0
+    assert begun == []
+    app = make_app(fleet, ahead=True, token="t" * 16)
+    [(asks, visitors)] = begun
+    assert asks > 0
+    assert app.server.test_client().get("/").status_code >= 400  # it was refused, and left
+    waiting = threading.Thread(target=visitors.wait_until_quiet, daemon=True)
+    waiting.start()
+    waiting.join(30)
+    assert not waiting.is_alive()
 
 
 def test_the_first_page_finds_all_that_it_asks_for_already_read(
