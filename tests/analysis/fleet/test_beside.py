@@ -14,7 +14,6 @@ import pytest
 from whorl.analysis.fleet.side_by_side import (
     Printed,
     beside,
-    is_ratio,
     of_print,
     printed,
     runs_of,
@@ -78,10 +77,9 @@ def test_figures_of_the_fingerprint_are_apart_from_the_median_of_the_model(two: 
     by_figure = {row.figure: row for row in printed(two, CLUSTER, "gemm-fp32")}
     assert not by_figure.keys() & {"time", "power", "sm_clock"}
     assert by_figure["work_per_joule"].workload == "gemm-fp32"
-    assert by_figure["temperature_rise"] == Printed("temperature_rise", None, "K/W")
+    assert by_figure["temperature_rise"] == Printed("temperature_rise", None, "K/W", is_ratio=True)
     assert by_figure["idle_power"].workload == "idle", "it is not known in the workload itself"
     rise = of_print(two, CLUSTER, by_figure["temperature_rise"])
-    assert is_ratio(two, CLUSTER, by_figure["temperature_rise"])
     middle = rise["temperature_rise"].median()
     assert isinstance(middle, float)
     for value, apart, low, high in rise.select(
@@ -90,7 +88,7 @@ def test_figures_of_the_fingerprint_are_apart_from_the_median_of_the_model(two: 
         assert apart == pytest.approx(100 * (value / middle - 1), abs=1e-3)
         assert low < apart < high
     wrong = of_print(two, CLUSTER, by_figure["wrong_results"])
-    assert not is_ratio(two, CLUSTER, by_figure["wrong_results"])
+    assert not by_figure["wrong_results"].is_ratio
     assert wrong["wrong_results_apart"].to_list() == wrong["wrong_results"].to_list(), "0 is the median: a difference"
     assert wrong["wrong_results_low"].is_null().all()
 
