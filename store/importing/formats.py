@@ -15,11 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import polars as pl
-
 from ...errors import InputError
 from . import allocations, content, lines, node_power
-from .content import LINE, RECORD, Content, Sheet
+from .content import Content, Sheet
 from .options import Options
 from .rows import Rows
 from .times import NS, text_of_ns
@@ -147,45 +145,12 @@ def read(loaded: Content, options: Options) -> Sheet:
     rows.refuse_rest(streams, f"it is of nvidia-smi --query-gpu, and the file is of {known.name}: split it")
     del text
     sheet = rows.finished()
-    if options.node is not None:
-        _check_one_host(sheet, options.node)
     if not sheet.rows:
         raise InputError(f"{path} is of {known.name} and holds no measurement: nothing to import")
     if not sheet.frame.height:
         reason, refused = max(sheet.refusals().items(), key=lambda entry: len(entry[1]))
         raise InputError(f"{path}: none of its {sheet.rows} rows can be used: {reason} (first line {min(refused)})")
     return sheet
-
-
-def _check_one_host(sheet: Sheet, node: str) -> None:
-    """Refuse logs of several hosts, to which --node would give one name: GPUs that are never in one reading with each
-    other have the same PCI address or number. Raises InputError."""
-    when = RECORD if sheet.kind == "runs" else "timestamp"
-    where = next((name for name in ("pci_bus_id", "index") if name in sheet.frame.columns), None)
-    if where is None or not {"gpu", when} <= set(sheet.frame.columns):
-        return
-    uuid = pl.col("gpu").str.contains("^(?i:GPU)-[0-9a-fA-F-]{36}$") & (pl.col(where) != "")
-    rows = sheet.frame.filter(uuid if "node" not in sheet.frame.columns else uuid & (pl.col("node") == ""))
-    rows = rows.with_columns(pl.col("gpu").str.to_lowercase())
-    shared = rows.group_by(where).agg(pl.col("gpu").unique(maintain_order=True), pl.col(LINE).first())
-    shared = shared.filter(pl.col("gpu").list.len() > 1).sort(LINE)
-    hosts: dict[str, str] = {}  # GPU -> a GPU of the same host
-    readings = rows.group_by(when, maintain_order=True).agg(
-        pl.col("gpu").unique(maintain_order=True), pl.col(where).n_unique().alias("places")
-    )
-    together = readings.filter(pl.col("gpu").list.len() == pl.col("places"))["gpu"]
-    for gpus in together if shared.height else ():
-        known = {hosts.get(gpu, gpu) for gpu in gpus}
-        hosts |= dict.fromkeys(gpus, min(known))
-        hosts = {gpu: min(known) if host in known else host for gpu, host in hosts.items()}
-    for place, gpus, _ in shared.iter_rows():
-        if len({hosts.get(gpu, gpu) for gpu in gpus}) > 1:
-            two_lines = [sheet.line(rows.filter(pl.col("gpu") == gpu)[LINE][0]) for gpu in gpus[:2]]
-            raise InputError(
-                f"{sheet.file} has logs of several hosts, and --node {node} can name one: the GPU at {place} is "
-                f"{gpus[0]} in line {two_lines[0]} and {gpus[1]} in line {two_lines[1]}; split the file there and give "
-                "each part its --node, or leave out --node"
-            )
 
 
 def _rows(loaded: Content, known: Format, text: str, options: Options) -> Rows:

@@ -123,7 +123,10 @@ def _of_rows(sheet: Sheet) -> str:
             return "--gpu"
     if sheet.options.gpu is not None and {"gpu", "slot"} & sheet.bound.keys():
         sheet.notes.append("the file names its GPUs, so --gpu is not used")
-    return _first_identity(sheet)
+    source = _first_identity(sheet)
+    if sheet.options.node is not None and (sheet.format or sheet.kind == "telemetry"):
+        _check_one_host(sheet)
+    return source
 
 
 def of_one_cluster(sheet: Sheet) -> None:
@@ -289,6 +292,37 @@ def _first_identity(sheet: Sheet) -> str:
         gpus = [pl.when(gpu.is_in(known)).then(gpu) for gpu in keys.values()]
         sheet.frame = sheet.frame.with_columns(pl.coalesce("=gpu", *gpus).alias("=gpu"))
     return _where(sheet, sheet.bound[first], first)
+
+
+def _check_one_host(sheet: Sheet) -> None:
+    """Refuse rows of several hosts, to which --node would give one name: GPUs that are never in one reading with each
+    other have the same PCI address or number. Raises InputError."""
+    at_address = "pci_bus_id" in sheet.bound
+    place = (stated(sheet.bound["pci_bus_id"].column) if at_address else pl.col("=slot")).alias("place")
+    of_node = (pl.col("=node") == sheet.options.node) & pl.col("=gpu").is_not_null() & place.is_not_null()
+    of_node &= ~pl.col("=gpu").str.starts_with("MIG-")
+    pairs = sheet.frame.filter(of_node).group_by(place, "=gpu").agg(pl.col(LINE).min()).sort(LINE)
+    shared = pairs.group_by("place", maintain_order=True).agg("=gpu", LINE).filter(pl.col("=gpu").list.len() > 1)
+    if shared.is_empty():
+        return
+    order = pl.col("place").rank("dense").cast(pl.Int64)  # a reading goes through the GPUs in the order of the driver
+    reading = pl.col(RECORD) if sheet.kind == "runs" else (order <= order.shift()).fill_null(False).cum_sum()
+    rows = sheet.frame.filter(of_node).with_columns(place)
+    together = rows.group_by(reading.alias("reading"), maintain_order=True).agg(
+        pl.col("=gpu").unique(maintain_order=True), pl.col("place").n_unique()
+    )
+    hosts: dict[str, str] = {}  # GPU -> a GPU of the same host
+    for gpus in together.filter(pl.col("=gpu").list.len() == pl.col("place"))["=gpu"].unique(maintain_order=True):
+        known = {hosts.get(gpu, gpu) for gpu in gpus}
+        hosts |= dict.fromkeys(gpus, min(known))
+        hosts = {gpu: min(known) if host in known else host for gpu, host in hosts.items()}
+    for shared_place, gpus, keys in shared.iter_rows():
+        if len({hosts.get(gpu, gpu) for gpu in gpus}) > 1:
+            raise InputError(
+                f"{sheet.file} has rows of several hosts, and --node {sheet.options.node} can name one: the GPU at "
+                f"{shared_place} is {gpus[0]} in line {sheet.line(keys[0])} and {gpus[1]} in line "
+                f"{sheet.line(keys[1])}; split the file there and give each part its --node, or leave out --node"
+            )
 
 
 def _link(sheet: Sheet, column: str, *, of_node: bool) -> None:

@@ -64,7 +64,6 @@ def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:
         sheet.frame.select(lines, pl.col("=gpu").alias("gpu"), pl.col("=timestamp").alias("ts"))
     )
     _refuse_second_readings(sheet)
-    _check_one_host(sheet)
     columns = [
         pl.col("=timestamp").alias("ts"),
         pl.col("=gpu").alias("gpu"),
@@ -135,26 +134,6 @@ def _join_reasons(sheet: Sheet) -> None:
     sheet.names = [name for name in sheet.names if name not in reasons or name == column]
     meaning = next(meaning for meaning in TELEMETRY_MEANINGS if meaning.name == "clock_event_reasons")
     sheet.bound[meaning.name] = Bound(meaning, column)
-
-
-def _check_one_host(sheet: Sheet) -> None:
-    """Refuse a table of several hosts, to which --node would give one name: two GPUs have a number at the same time."""
-    if sheet.options.node is None or sheet.format:
-        return
-    rows = sheet.frame.filter((pl.col("=node") == sheet.options.node) & pl.col("=slot").is_not_null())
-    stamp = pl.col("=timestamp")
-    spans = rows.group_by("=slot", "=gpu").agg(
-        stamp.min().alias("first"), stamp.max().alias("last"), pl.col(LINE).min()
-    )
-    spans = spans.sort("=slot", "first", LINE).with_columns(pl.all().shift().over("=slot").name.prefix("before "))
-    shared = spans.filter(pl.col("first") < pl.col("before last"))
-    if shared.height:
-        row = shared.row(0, named=True)
-        raise InputError(
-            f"{sheet.file} has rows of several hosts, and --node {sheet.options.node} can name one: GPU {row['=slot']} "
-            f"is {row['before =gpu']} and, from line {sheet.line(row[LINE])} on, {row['=gpu']}; split the file and "
-            "give each part its --node, or leave out --node"
-        )
 
 
 def _refuse_second_readings(sheet: Sheet) -> None:

@@ -170,6 +170,12 @@ KINDS = {
         "select gpu, power_mw, strftime(ts, '%S') from telemetry",
         [("n1:0", 61_000, "00")],
     ),
+    "a card that was exchanged beside another that stayed": (
+        stream("index, uuid, power.draw [W]",
+               *(f"{i}, {UUID.format(n)}, 6{n} W" for i, n in ((0, 1), (1, 2), (0, 3), (1, 2)))),
+        "select gpu from telemetry group by 1 order by 1",
+        [(UUID.format(n),) for n in (1, 2, 3)],
+    ),
     "an address in two spellings": (
         stream("uuid, pci.bus_id, power.draw [W]", f"{UUID.format(1)}, 0000:0b:00.0, 61 W"),
         "select pci_bus_id from gpus",
@@ -293,5 +299,5 @@ def test_files_of_one_name_that_name_no_gpu_are_told_apart_by_their_node(tmp_pat
 
 def test_logs_of_two_hosts_are_refused_where_nothing_names_these(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("".join(XML.format(UUID.format(n)) for n in (2, 3)))
-    with pytest.raises(InputError, match="has logs of several hosts, and --node n1 can name one"):
+    with pytest.raises(InputError, match="has rows of several hosts, and --node n1 can name one"):
         read_file(tmp_path / "log", Options(node="n1"))

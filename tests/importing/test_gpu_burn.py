@@ -184,7 +184,7 @@ def test_logs_of_several_hosts_in_one_file(tmp_path: Path, parse: Parse, refusal
     } | {("n02", uuid.replace("1111", "2222"), slot) for slot, uuid in enumerate(UUIDS)}
     one_after_the_other = _log(tmp_path, one + one.replace("1111", "2222"), "both.log")
     assert parse(one_after_the_other).frame["gpu"].n_unique() == 4
-    assert "has logs of several hosts" in refusal(one_after_the_other, node="n01")
+    assert "has rows of several hosts" in refusal(one_after_the_other, node="n01")
     killed = (LIST + BURN) + (LIST + BURN).replace("1111", "2222")
     found = parse(_log(tmp_path, killed, "killed.log")).frame
     assert found["gpu"].n_unique() == 4

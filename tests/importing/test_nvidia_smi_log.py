@@ -149,7 +149,7 @@ def test_logs_of_several_hosts_in_one_file(tmp_path: Path, parse: Parse, refusal
     other = later.replace(UUIDS[0], UUIDS[2]).replace(UUIDS[1], UUIDS[3])
     path = log(tmp_path, first + other)
     assert parse(path).frame["gpu"].n_unique() == 4
-    assert "has logs of several hosts" in refusal(path, node="n1")
+    assert "has rows of several hosts" in refusal(path, node="n1")
     exchanged = log(tmp_path, first + later.replace(UUIDS[0], UUIDS[2]), "b.xml")
     assert parse(exchanged, node="n1").frame.filter(node="n1").height == 4
 

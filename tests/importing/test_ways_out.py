@@ -186,7 +186,9 @@ def test_files_of_two_nodes_may_be_equal(store: Store, tmp_path: Path) -> None:
 
 def test_a_table_of_two_hosts_needs_no_node(tmp_path: Path, store: Store) -> None:
     path = tmp_path / "gpu.csv"
-    path.write_text(POWER + POWER.partition("\n")[2].replace("-0000-0000-", "-0000-0001-"))
-    with pytest.raises(InputError, match="can name one: GPU 0 is GPU-a"):
-        import_file(store, path, Options(node="n1"))
+    others = POWER.partition("\n")[2].replace("-0000-0000-", "-0000-0001-")
+    for text in (POWER + others.replace("2026/05/", "2026/06/"), POWER + others):
+        path.write_text(text)
+        with pytest.raises(InputError, match=r"can name one: the GPU at 0 is GPU-a.* in line 2 and GPU-a.* in line 8"):
+            import_file(store, path, Options(node="n1"))
     assert import_file(store, path, Options()).gpus == 4
