@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,9 @@ _BY_ENERGY = ("below_j", "above_j", "variance_j2", "sensed_j")
 """What goes with the energy of a part of a span; the other figures go by its share of the GPU."""
 _BY_SHARE = ("idle_j", "idle_low_j", "idle_high_j", "measured_s", "counter_s")
 _FIGURES = ("energy_j", *_BY_ENERGY, *_BY_SHARE)
+_OF_METERS = ("idle_w", "idle_low_w", "idle_high_w", "limit_w", "highest_w", "idle_source")
+_OF_PIECES = ("gpu", "began", "ended", "reason", "energy_j", "variance_j2")
+"""What is asked of the energy of whole GPUs in the time of a piece."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +193,41 @@ class SplitEnergy:
     """Which files cannot be read, and why."""
 
 
+@dataclass(frozen=True)
+class _Held:
+    """The energy of some GPUs, and who held them: the columns of frames, whose rows are told by number."""
+
+    gpus: list[tuple[str, str, str | None]]
+    """Cluster, GPU and node of each."""
+    metered: dict[str, NDArray[Any]]
+    """What their meters have: the other columns of `_METERED`, with times in ns and the number of `idle_source`."""
+    spans: dict[str, NDArray[Any]]
+    """The columns of `_energies`, and the kind of spans that nobody holds; '' of others."""
+    pieces: dict[str, NDArray[Any]]
+    """What a claim has between two cuts: `_OF_PIECES`, and the claim."""
+    holders: dict[str, NDArray[Any]]
+    """For each claim and each span in which it holds the GPU: span, piece, claim; the share that is stated and how
+    active it was (NaN: unknown)."""
+    notes: Sequence[_Note]
+
+    @classmethod
+    def together(cls, parts: Sequence[_Held]) -> _Held:
+        """All of them, with numbers that go on from part to part: frames of many GPUs cost hardly more than of few."""
+        before, tables = {"gpu": 0, "span": 0, "piece": 0}, []
+        for part in parts:
+            tables.append([
+                {name: values + before[name] if name in before else values for name, values in columns.items()}
+                for columns in (part.metered, part.spans, part.pieces, part.holders)
+            ])  # fmt: skip
+            for name, rows in zip(before, (part.gpus, part.spans["gpu"], part.pieces["gpu"]), strict=True):
+                before[name] += len(rows)
+        joined = (
+            {name: np.concatenate([columns[name] for columns in of_parts]) for name in of_parts[0]}
+            for of_parts in zip(*tables, strict=True)
+        )
+        return cls([*chain(*(part.gpus for part in parts))], *joined, [*chain(*(part.notes for part in parts))])
+
+
 class Attribution:
     """The split of metered energy among claims. `metered` and `problems` are whole when `pieces` has ended."""
 
@@ -225,12 +264,21 @@ class Attribution:
 
     def split(self, read: Iterable[Meters]) -> SplitEnergy:
         """What meters show, split among the claims of their GPUs. It does not change this attribution."""
-        parts = [SplitEnergy(), *map(self._split, read)]
-        pieces, metered, crowds = (
-            pl.concat([getattr(part, name) for part in parts], rechunk=False)
-            for name in ("pieces", "metered", "crowds")
+        held = [self._held(meters) for meters in read]
+        if not held:
+            return SplitEnergy()
+        claims, together = self._claims, _Held.together(held)
+        names = pl.DataFrame(together.gpus, _NAMES, orient="row")
+        metered = _metered(names, together.metered)
+        gpus = names.with_columns(idle_source=together.metered["idle_source"].astype(np.int8))
+        spans = pl.DataFrame(together.spans)
+        holders = _with_shares(pl.DataFrame(together.holders))
+        split = pl.concat(
+            [_of_jobs(spans, pl.DataFrame(together.pieces), holders), _of_nobody(spans, holders)], how="diagonal"
         )
-        return SplitEnergy(pieces, metered, crowds, [note for part in parts for note in part.notes])
+        pieces = _finished(gpus[split["gpu"]].hstack(split.drop("gpu")), claims.jobs)
+        crowds = of_crowds(holders, spans, claims)
+        return SplitEnergy(claims.placed(pieces), metered, crowds, together.notes)
 
     def pieces(self, splits: Iterable[SplitEnergy]) -> Iterator[pl.DataFrame]:
         """The pieces of all GPUs: frames with the columns of `PIECES`.
@@ -263,15 +311,14 @@ class Attribution:
 
     # -- time that meters cover -------------------------------------------------------------------------------
 
-    def _split(self, meters: Meters) -> SplitEnergy:
-        """The time of some GPUs, cut wherever somebody comes or goes, its energy, and whose that is."""
+    def _held(self, meters: Meters) -> _Held:
+        """The time of some GPUs, cut wherever somebody comes or goes, its energy, and who held it."""
         claims, count = self._claims, len(meters)
         first = meters.first_ns if self._since is None else np.maximum(meters.first_ns, self._since)
         last = np.maximum(first, meters.last_ns if self._until is None else np.minimum(meters.last_ns, self._until))
         read = Spans(np.arange(count), first, last)
         rows = [claims.of_gpu.get(key, range(0)) for key in meters.gpus]
         nodes = [self._node(key, of_gpu) for key, of_gpu in zip(meters.gpus, rows, strict=True)]
-        names = pl.DataFrame([(*key, node) for key, node in zip(meters.gpus, nodes, strict=True)], _NAMES, orient="row")
         claim = np.concatenate([np.arange(0), *map(_rows, rows)])
         gpu = np.repeat(np.arange(count), [len(of_gpu) for of_gpu in rows])
         inside, began, ended = claims.within(claim, first[gpu], last[gpu], last[gpu])
@@ -291,24 +338,22 @@ class Attribution:
         span, several = (np.cumsum(held) - 1)[at], starts < stops
         energies = _energies(meters, Spans.joined([cut_spans[held], nobodys, pieces[several]]))
         row = np.where(several, len(kinds) + np.cumsum(several) - 1, span[starts])  # of a piece: most have one span
-        of_pieces = energies[row].with_columns(claim=claim[hold[starts]])
-        spans = energies[: len(kinds)].with_columns(kind=kinds)
-        holders = _with_shares(pl.DataFrame({
-            "span": span, "piece": np.repeat(np.arange(len(starts)), stops - starts + 1), "claim": claim[hold],
-            "stated": claims.share[claim[hold]],
-            "active": claims.active(claim[hold], cut_spans.began[at], cut_spans.ended[at]),
-        }))  # fmt: skip
-        split = pl.concat([_of_jobs(spans, of_pieces, holders), _of_nobody(spans, holders)], how="diagonal")
-        of_gpus = names.with_columns(idle_source=meters.idle_source.astype(np.int8))
-        pieces_of_gpus = _finished(of_gpus[split["gpu"]].hstack(split.drop("gpu")), claims.jobs)
-        notes = [
-            (*key, node, note)
-            for key, node, noted in zip(meters.gpus, nodes, meters.notes, strict=True)
-            for note in noted
-        ]
-        return SplitEnergy(
-            claims.placed(pieces_of_gpus), _metered(names, meters, read), of_crowds(holders, spans, claims), notes
-        )
+        gpus = [(*key, node) for key, node in zip(meters.gpus, nodes, strict=True)]
+        return _Held(
+            gpus,
+            {
+                "first": first, "last": last, "metered_j": meters.joules(read.gpu, first, last),
+                **{name: getattr(meters, name) for name in _OF_METERS}, "power_source": np.array(meters.power_source),
+            },
+            {name: values[: len(kinds)] for name, values in energies.items()} | {"kind": kinds},
+            {name: energies[name][row] for name in _OF_PIECES} | {"claim": claim[hold[starts]]},
+            {
+                "span": span, "piece": np.repeat(np.arange(len(starts)), stops - starts + 1), "claim": claim[hold],
+                "stated": claims.share[claim[hold]],
+                "active": claims.active(claim[hold], cut_spans.began[at], cut_spans.ended[at]),
+            },
+            [(*gpu, note) for gpu, noted in zip(gpus, meters.notes, strict=True) for note in noted],
+        )  # fmt: skip
 
     def _node(self, gpu: Key, rows: range) -> str | None:
         node = self._claims.nodes.get(gpu)
@@ -519,7 +564,7 @@ def cut_apart(began: Times, ended: Times, cuts: Times) -> tuple[Ints, Times, Tim
 # -- energy ---------------------------------------------------------------------------------------------------
 
 
-def _energies(meters: Meters, spans: Spans) -> pl.DataFrame:
+def _energies(meters: Meters, spans: Spans) -> dict[str, NDArray[Any]]:
     """The energy of whole GPUs: gpu, began, ended, `_FIGURES` (NaN: unknown) and reason."""
     gpu = spans.gpu
     energies = meters.over(gpu, spans.began, spans.ended)
@@ -529,13 +574,13 @@ def _energies(meters: Meters, spans: Spans) -> pl.DataFrame:
         np.minimum(watts[gpu] * lasted_s, most_j)  # never more than it drew
         for watts in (meters.idle_w, meters.idle_low_w, np.nan_to_num(meters.idle_high_w, nan=_ANY_W))
     )
-    return pl.DataFrame({
+    return {
         "gpu": gpu, "began": spans.began, "ended": spans.ended,
         "energy_j": energies.energy_j, "below_j": energies.below_j, "above_j": energies.above_j,
         "variance_j2": energies.variance_j2, "sensed_j": energies.measured_j, "idle_j": idle_j,
         "idle_low_j": idle_low_j, "idle_high_j": idle_high_j, "measured_s": energies.measured_s,
         "counter_s": energies.counter_s, "reason": energies.reason,
-    })  # fmt: skip
+    }  # fmt: skip
 
 
 def _with_shares(holders: pl.DataFrame) -> pl.DataFrame:
@@ -634,17 +679,11 @@ def _most_j(unattributed: pl.DataFrame | None, since: Times, until: Times) -> Fl
     return most
 
 
-def _metered(names: pl.DataFrame, meters: Meters, read: Spans) -> pl.DataFrame:
-    watts = ("idle_w", "idle_low_w", "idle_high_w", "limit_w", "highest_w")
-    columns = {
-        "first": read.began // 1000, "last": read.ended // 1000,
-        "metered_j": meters.joules(read.gpu, read.began, read.ended),
-        **{name: getattr(meters, name) for name in watts},
-        "idle_source": [IDLE_SOURCES[number] for number in meters.idle_source.tolist()],
-        "power_source": list(meters.power_source),
-    }  # fmt: skip
-    rows = pl.DataFrame(columns, {name: _METERED[name] for name in columns}, nan_to_null=True)
-    return names.hstack(rows).select(*_METERED)
+def _metered(names: pl.DataFrame, columns: dict[str, NDArray[Any]]) -> pl.DataFrame:
+    """Rows of `_METERED`: of `_Held.gpus` and `_Held.metered`."""
+    source = pl.col("idle_source").replace_strict(dict(enumerate(IDLE_SOURCES)), return_dtype=pl.String)
+    rows = pl.DataFrame(columns, nan_to_null=True).with_columns(times_of_ns(pl.col("first", "last")), source)
+    return names.hstack(rows).select(pl.col(name).cast(kind) for name, kind in _METERED.items())
 
 
 def _unmetered(unread: pl.DataFrame, metered: pl.DataFrame) -> pl.DataFrame:

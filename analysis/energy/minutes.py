@@ -569,12 +569,15 @@ def _of_rows(pieces: _DayFiles, has: Callable[[tuple[str, str]], bool] = lambda 
         chosen = np.array([has(key) for key in days.select(_KEYS).rows()], bool)
         if not chosen.any():
             continue
-        minutes = _frame(tables[ENERGY_MINUTES.name], ENERGY_MINUTES.names)
-        counts = days["minutes"].to_numpy()
-        part = np.where(chosen, np.cumsum(np.where(chosen, counts, 0)) // _KNOTS_AT_ONCE, -1)
-        for number in np.unique(part[chosen]).tolist():
-            of_part = part == number
-            yield _built(days.filter(of_part), minutes.filter(np.repeat(of_part, counts)))
+        minutes = _frame(tables[ENERGY_MINUTES.name], [name for name in ENERGY_MINUTES.names if name not in _KEYS])
+        if not chosen.all():
+            minutes = minutes.filter(np.repeat(chosen, days["minutes"].to_numpy()))
+            days = days.filter(chosen)
+        ends = np.cumsum(days["minutes"].to_numpy())
+        firsts = np.flatnonzero(np.diff(ends // _KNOTS_AT_ONCE, prepend=-1))  # GPUs
+        for first, after in pairwise([*firsts.tolist(), len(ends)]):
+            row = int(ends[first - 1]) if first else 0
+            yield _built(days[first:after], minutes[row : int(ends[after - 1])])
 
 
 def _read(path: Path, columns: list[str]) -> pa.Table:
@@ -594,20 +597,20 @@ def _built(days: pl.DataFrame, minutes: pl.DataFrame) -> Meters:
     ends = np.cumsum(counts + 1)  # each row is a knot, and the end of the last row of a GPU
     begins, lasts = ends - counts - 1, ends - 1
     knot = np.arange(len(minutes)) + np.repeat(np.arange(len(counts)), counts)
-    figures = {name: minutes[name].to_numpy() for name in minutes.columns if name not in (*_KEYS, "ts")}
+    figures = {name: values.to_numpy() for name, values in minutes.to_dict().items() if name != "ts"}
     began, ended = (days[name].dt.epoch("ns").to_numpy() for name in ("began", "ended"))
 
-    def knots(rows: Floats | Times, last: Floats | Times | float = 0) -> Any:
+    def knots(rows: Floats | Times, last: Floats | Times | float = 0, *, out: Any = None) -> Any:
         """The values of rows at their knots, and those of the last knots."""
-        values = np.zeros(int(ends[-1]), np.int64 if rows.dtype == np.int64 else np.float64)
+        values = np.zeros(int(ends[-1]), np.int64 if rows.dtype == np.int64 else np.float64) if out is None else out
         values[knot], values[lasts] = rows, last
         return values
 
-    def upto(rows: Floats) -> Floats:
+    def upto(rows: Floats, out: Floats) -> None:
         """Up to each knot the sum of the rows before it; only differences within a GPU are asked for."""
-        values = np.zeros(int(ends[-1]))
-        values[knot + 1] = rows
-        return np.cumsum(values)
+        if rows.any():  # many figures are 0 everywhere
+            out[knot + 1] = rows
+            np.cumsum(out, out=out)
 
     since, lasted = knots(minutes["ts"].dt.epoch("ns").to_numpy(), ended) - np.repeat(began, counts + 1), ended - began
     offset = np.cumsum(lasted) - lasted + np.arange(len(counts))
@@ -616,6 +619,11 @@ def _built(days: pl.DataFrame, minutes: pl.DataFrame) -> Meters:
     read = figures["unread_s"] < step * (1 - _NOTHING)
     figures["measured_j"] = np.where(read, figures["energy_j"] - figures["filled_j"], 0.0)
     figures["measured_s"] = np.where(read, step - figures["unread_s"], 0.0)
+    sums, ends_j = np.zeros((1 + len(PARTS), len(seconds))), np.zeros((len(ENDS), len(seconds)))
+    for name, out in zip(("energy_j", *PARTS), sums, strict=True):
+        upto(figures[name], out)
+    for name, out in zip(ENDS, ends_j, strict=True):
+        knots(figures[name], days[f"end_{name}"].to_numpy(), out=out)
     return Meters(
         gpus=days.select(_KEYS).rows(), first_ns=began, last_ns=ended, origin_ns=began,
         idle_source=np.array([IDLE_SOURCES.index(source) for source in days["idle_source"]]),
@@ -624,10 +632,9 @@ def _built(days: pl.DataFrame, minutes: pl.DataFrame) -> Meters:
         notes=tuple(tuple(map(_as_note, notes)) for notes in days["notes"].to_list()),
         empty=[None if reason is None else Reason(reason) for reason in days["reason"]],
         begins=begins, ends=ends,
-        knots_ns=since + np.repeat(offset, counts + 1), knots_s=seconds, energy_j=upto(figures["energy_j"]),
+        knots_ns=since + np.repeat(offset, counts + 1), knots_s=seconds, energy_j=sums[0],
         slope_j=knots(figures["energy_j"]), bend_j=np.zeros(len(seconds)), edge_w=knots(figures["swing_w"]),
-        parts=np.stack([upto(figures[name]) for name in PARTS]),
-        ends_j=np.stack([knots(figures[name], days[f"end_{name}"].to_numpy()) for name in ENDS]),
+        parts=sums[1:], ends_j=ends_j,
     )  # fmt: skip
 
 
