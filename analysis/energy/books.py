@@ -395,8 +395,7 @@ def time_covered(
             f"{store.root} has no telemetry{of_cluster} in this time: it has some from "
             f"{date_of_ns(first):%Y-%m-%d %H:%M} to {date_of_ns(last):%Y-%m-%d %H:%M} UTC"
         )
-    jobs = store.scan("jobs").select("cluster").unique() if cluster is None else None
-    others = [] if jobs is None else store.collect(jobs)["cluster"].to_list()
+    others = store.sql("SELECT DISTINCT cluster FROM jobs").polars()["cluster"] if cluster is None else ()
     return began, ended, sorted({name for name in (*times["cluster"], *others) if name is not None})
 
 

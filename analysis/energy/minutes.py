@@ -569,9 +569,9 @@ def _of_rows(pieces: _DayFiles, has: Callable[[tuple[str, str]], bool] = lambda 
         chosen = np.array([has(key) for key in days.select(_KEYS).rows()], bool)
         if not chosen.any():
             continue
-        minutes = _frame(tables[ENERGY_MINUTES.name], [name for name in ENERGY_MINUTES.names if name not in _KEYS])
+        minutes = _read(tables[ENERGY_MINUTES.name], [name for name in ENERGY_MINUTES.names if name not in _KEYS])
         if not chosen.all():
-            minutes = minutes.filter(np.repeat(chosen, days["minutes"].to_numpy()))
+            minutes = minutes.filter(pa.array(np.repeat(chosen, days["minutes"].to_numpy())))
             days = days.filter(chosen)
         ends = np.cumsum(days["minutes"].to_numpy())
         firsts = np.flatnonzero(np.diff(ends // _KNOTS_AT_ONCE, prepend=-1))  # GPUs
@@ -591,31 +591,35 @@ def _frame(path: Path, columns: list[str]) -> pl.DataFrame:
     return cast("pl.DataFrame", pl.from_arrow(_read(path, columns)))
 
 
-def _built(days: pl.DataFrame, minutes: pl.DataFrame) -> Meters:
+def _built(days: pl.DataFrame, minutes: pa.Table) -> Meters:
     """The meters of some rows of `energy_days`, and of their rows of `energy_minutes`."""
     counts = days["minutes"].to_numpy()
     ends = np.cumsum(counts + 1)  # each row is a knot, and the end of the last row of a GPU
     begins, lasts = ends - counts - 1, ends - 1
-    knot = np.arange(len(minutes)) + np.repeat(np.arange(len(counts)), counts)
-    figures = {name: values.to_numpy() for name, values in minutes.to_dict().items() if name != "ts"}
+    has_row = np.ones(int(ends[-1]), bool)
+    has_row[lasts] = False
+    figures = {name: minutes[name].to_numpy() for name in minutes.column_names}
     began, ended = (days[name].dt.epoch("ns").to_numpy() for name in ("began", "ended"))
 
     def knots(rows: Floats | Times, last: Floats | Times | float = 0, *, out: Any = None) -> Any:
         """The values of rows at their knots, and those of the last knots."""
-        values = np.zeros(int(ends[-1]), np.int64 if rows.dtype == np.int64 else np.float64) if out is None else out
-        values[knot], values[lasts] = rows, last
+        values = np.zeros(len(has_row), np.int64 if rows.dtype == np.int64 else np.float64) if out is None else out
+        values[has_row], values[lasts] = rows, last
         return values
 
     def upto(rows: Floats, out: Floats) -> None:
         """Up to each knot the sum of the rows before it; only differences within a GPU are asked for."""
         if rows.any():  # many figures are 0 everywhere
-            out[knot + 1] = rows
+            out[1:][has_row[:-1]] = rows
             np.cumsum(out, out=out)
 
-    since, lasted = knots(minutes["ts"].dt.epoch("ns").to_numpy(), ended) - np.repeat(began, counts + 1), ended - began
+    since, lasted = (
+        knots(figures["ts"].astype("datetime64[ns]").astype(np.int64), ended) - np.repeat(began, counts + 1),
+        ended - began,
+    )
     offset = np.cumsum(lasted) - lasted + np.arange(len(counts))
     seconds = since / 1e9
-    step = np.diff(seconds)[knot]
+    step = np.diff(seconds)[has_row[:-1]]
     read = figures["unread_s"] < step * (1 - _NOTHING)
     figures["measured_j"] = np.where(read, figures["energy_j"] - figures["filled_j"], 0.0)
     figures["measured_s"] = np.where(read, step - figures["unread_s"], 0.0)
