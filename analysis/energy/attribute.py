@@ -219,13 +219,14 @@ class _Held:
                 {name: values + before[name] if name in before else values for name, values in columns.items()}
                 for columns in (part.metered, part.spans, part.pieces, part.holders)
             ])  # fmt: skip
-            for name, rows in zip(before, (part.gpus, part.spans["gpu"], part.pieces["gpu"]), strict=True):
-                before[name] += len(rows)
-        joined = (
+            sizes = len(part.gpus), len(part.spans["gpu"]), len(part.pieces["gpu"])
+            before = {name: rows + more for (name, rows), more in zip(before.items(), sizes, strict=True)}
+        metered, spans, pieces, holders = (
             {name: np.concatenate([columns[name] for columns in of_parts]) for name in of_parts[0]}
             for of_parts in zip(*tables, strict=True)
         )
-        return cls([*chain(*(part.gpus for part in parts))], *joined, [*chain(*(part.notes for part in parts))])
+        gpus, notes = [*chain(*(part.gpus for part in parts))], [*chain(*(part.notes for part in parts))]
+        return cls(gpus, metered, spans, pieces, holders, notes)
 
 
 class Attribution:

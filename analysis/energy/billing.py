@@ -88,10 +88,11 @@ def priced(
         pl.col("from_ns").shift(-1).over("cluster").alias("_until_ns"), pl.col("reason").alias("_reason"),
         *(pl.col(name).alias(f"_{name}") for name in ("g_per_kwh", "pue", "price", "host_w")),
     )  # fmt: skip
-    rows = pieces.with_row_index("_row").with_columns(cluster, pl.col("began").dt.epoch("ns").alias("from_ns"))
-    rows = rows.sort("from_ns").join_asof(
+    begins = pieces.select(cluster, pl.col("began").dt.epoch("ns").alias("from_ns")).with_row_index("_row")
+    begins = begins.sort("from_ns").join_asof(
         rate.sort("from_ns"), on="from_ns", by="_cluster", check_sortedness=False
     ).sort("_row")  # fmt: skip
+    rows = pieces.hstack(begins)
     if rows.select((pl.col("ended").dt.epoch("ns") > pl.col("_until_ns")).any()).item():
         raise ValueError("pieces are not cut where a rate changes: cut them at cuts(rates)")
     # Pieces of unknown GPUs take nothing of a host or a board: these GPUs have pieces of their own.
