@@ -377,14 +377,28 @@ def codes(texts: pl.Series, names: Sequence[str] | None = None) -> Ints:
     text that is not one of them, and for null."""
     if names is None:
         return texts.cast(pl.Categorical).to_physical().cast(pl.Int64).to_numpy()
+    if texts.dtype == pl.Categorical:
+        distinct = texts.drop_nulls().unique()
+        return _by_number(texts, distinct, codes(distinct.cast(pl.String), names))
     places = texts.cast(pl.Enum(names), strict=False).to_physical().cast(pl.Int64)
     return places.fill_null(-1).to_numpy().astype(np.int64)
 
 
 def numbers(texts: pl.Series) -> tuple[Ints, list[str]]:
     """The number of each text, -1 for null, and the distinct texts in sorted order, in which a number is a place."""
-    names = texts.drop_nulls().unique().cast(pl.String).sort().to_list()
+    distinct = texts.drop_nulls().unique()
+    names = distinct.cast(pl.String).sort().to_list()
+    if texts.dtype == pl.Categorical:
+        return _by_number(texts, distinct, codes(distinct.cast(pl.String), names)), names
     return codes(texts, names), names
+
+
+def _by_number(texts: pl.Series, distinct: pl.Series, places: Ints) -> Ints:
+    """The places of categorical texts, from those of the distinct ones; -1 for null."""
+    kinds = distinct.to_physical().to_numpy()
+    of_kind = np.full(int(kinds.max(initial=0)) + 2, -1, dtype=np.int64)
+    of_kind[kinds] = places
+    return of_kind[texts.to_physical().cast(pl.Int64).fill_null(-1).to_numpy()]
 
 
 def gpu_medians(values: Floats, gpu: Ints, count: int) -> Floats:

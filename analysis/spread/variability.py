@@ -306,17 +306,11 @@ def _places(runs: pl.DataFrame, cluster: str) -> pl.DataFrame | None:
     columns = [name for name in ("cabinet", "node") if name in runs.columns and runs[name].null_count() < runs.height]
     if not columns:
         return None
-    sightings = runs.filter(pl.col("cluster").cast(pl.String) == cluster).select(
-        pl.col("gpu").cast(pl.String), *(pl.col(name).cast(pl.String) for name in columns)
-    )
-    sightings = sightings.drop_nulls()
+    sightings = runs.filter(pl.col("cluster").cast(pl.String) == cluster).select("gpu", *columns).drop_nulls()
     if sightings.is_empty():
         return None
-    counted = (
-        sightings.group_by("gpu", *columns)
-        .len()
-        .sort([pl.col("len"), *columns], descending=[True, *[False] * len(columns)])
-    )
+    counted = sightings.group_by("gpu", *columns).len().with_columns(pl.col("gpu", *columns).cast(pl.String))
+    counted = counted.sort(pl.col("len"), *columns, descending=[True, *[False] * len(columns)])
     return counted.group_by("gpu", maintain_order=True).first()
 
 
