@@ -147,17 +147,17 @@ def _host() -> str:
     return socket.gethostname().partition(".")[0]
 
 
-def _free_ports(wanted: int) -> list[int]:
+def _free_ports(count: int) -> list[int]:
     """That many consecutive free ports on loopback: slurm.conf takes the nodes' ports as a range."""
     # Workers that start clusters at the same time look at other ports: 130 are enough for all of one worker.
-    for base in range(26800 + os.getpid() % 250 * 130, 60000, wanted):
+    for base in range(26800 + os.getpid() % 250 * 130, 60000, count):
         with contextlib.ExitStack() as stack:
             try:
-                for port in range(base, base + wanted):
+                for port in range(base, base + count):
                     stack.enter_context(contextlib.closing(socket.socket())).bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return list(range(base, base + wanted))
+            return list(range(base, base + count))
     pytest.skip("no free ports for Slurm's daemons")
 
 

@@ -34,37 +34,39 @@ def two_days(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture(scope="module")
-def found(two_days: Store) -> EnergySummary:
+def day_summary(two_days: Store) -> EnergySummary:
     return summary(two_days)
 
 
-def test_its_books_are_those_of_reconcile_and_its_parts_add_up(found: EnergySummary, two_days: Store) -> None:
+def test_its_books_are_those_of_reconcile_and_its_parts_add_up(day_summary: EnergySummary, two_days: Store) -> None:
     balance = reconcile(two_days)
-    assert_frame_equal(found.balance.gpus, balance.gpus)
-    assert_frame_equal(found.balance.problems, balance.problems)
+    assert_frame_equal(day_summary.balance.gpus, balance.gpus)
+    assert_frame_equal(day_summary.balance.problems, balance.problems)
     order = balance.gpus["gpu"].to_list()
     places = [order.index(gpu) for gpu in balance.problems["gpu"].drop_nulls()]
     assert places == sorted(places), "in the order of the GPUs, which is that of their names"
-    assert found.balance.balances
-    assert set(found.parts) == {"job", "idle", "unattributed"}
-    assert sum(part["energy_j"] for part in found.parts.values()) == pytest.approx(found.total["energy_j"], rel=1e-12)
-    assert found.total["gpus_no_figure"] == 1
+    assert day_summary.balance.balances
+    assert set(day_summary.parts) == {"job", "idle", "unattributed"}
+    assert sum(part["energy_j"] for part in day_summary.parts.values()) == pytest.approx(
+        day_summary.total["energy_j"], rel=1e-12
+    )
+    assert day_summary.total["gpus_no_figure"] == 1
 
 
 @pytest.mark.long
 def test_without_a_time_it_is_of_the_last_readings_and_of_fewer_where_there_are_many(
-    found: EnergySummary, two_days: Store, monkeypatch: pytest.MonkeyPatch
+    day_summary: EnergySummary, two_days: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last = datetime(2026, 11, 2, 12) + timedelta(seconds=15 * HOUR - 30)  # noqa: DTZ001 - as the answers say it
-    assert not found.cut
-    assert found.booked.until == last
+    assert not day_summary.cut
+    assert day_summary.booked.until == last
     monkeypatch.setattr(module, "READINGS", 3 * 850)  # with the hour before
     few = summary(two_days)
     assert few.cut
     assert (few.booked.since, few.booked.until) == (last - timedelta(hours=6), last)
     hour = summary(two_days, last="1h")
     assert (hour.booked.since, hour.booked.until, hour.cut) == (last - timedelta(hours=1), last, False)
-    assert summary(two_days, last="all").booked.since == found.booked.since
+    assert summary(two_days, last="all").booked.since == day_summary.booked.since
     with pytest.raises(InputError, match="last=1y is no time"):
         summary(two_days, last="1y")
     until = NOON + 3 * HOUR * 10**9

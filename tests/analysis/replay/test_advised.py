@@ -38,7 +38,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def found(store: str) -> Scores:
+def known_scores(store: str) -> Scores:
     return scores(Store.open(store))
 
 
@@ -62,8 +62,8 @@ def busy(seed: int, jobs: int = 80) -> list[tuple[float, int, float, str]]:
 
 
 @pytest.mark.long
-def test_it_is_the_advice_that_whorl_advise_gives(store: str, found: Scores) -> None:
-    world = MeasuredFleets(found, ["gemm", "stream"]).draw(3)
+def test_it_is_the_advice_that_whorl_advise_gives(store: str, known_scores: Scores) -> None:
+    world = MeasuredFleets(known_scores, ["gemm", "stream"]).draw(3)
     assert world.beliefs.advised is not None
     names = np.array(world.fleet.node_names)
     tiers: dict[str, int] = {}
@@ -83,8 +83,8 @@ def test_it_is_the_advice_that_whorl_advise_gives(store: str, found: Scores) -> 
     assert not world.beliefs.advised.barred("gemm", 33).any()  # no such advice is given: more GPUs than there are
 
 
-def test_a_job_is_kept_off_what_is_slow_for_it(found: Scores) -> None:
-    world = MeasuredFleets(found, ["gemm", "stream"]).draw(1)
+def test_a_job_is_kept_off_what_is_slow_for_it(known_scores: Scores) -> None:
+    world = MeasuredFleets(known_scores, ["gemm", "stream"]).draw(1)
     jobs = trace(*(job(str(n), *fields) for n, fields in enumerate(busy(4))))
     outcome = replay(jobs, world, "advice-exclude", options=RECORD)
     sound(outcome, world)
@@ -98,9 +98,9 @@ def test_a_job_is_kept_off_what_is_slow_for_it(found: Scores) -> None:
         assert nodes_of(wide, world, "gemm").isdisjoint(kept_off)
 
 
-def test_the_advice_gains_where_a_gpu_is_slow_and_nothing_where_none_is(found: Scores, tmp_path: Path) -> None:
+def test_the_advice_gains_where_a_gpu_is_slow_and_nothing_where_none_is(known_scores: Scores, tmp_path: Path) -> None:
     jobs = trace(*(job(str(n), 150.0 * n, 1 + n % 4, 900, "gemm") for n in range(60)))
-    fleets = (MeasuredFleets(found, ["gemm"]).draw(seed) for seed in range(100))
+    fleets = (MeasuredFleets(known_scores, ["gemm"]).draw(seed) for seed in range(100))
     world = next(
         fleet for fleet in fleets if fleet.fleet.node_names[0] == "n02"
     )  # packed takes the first node that fits
@@ -115,8 +115,8 @@ def test_the_advice_gains_where_a_gpu_is_slow_and_nothing_where_none_is(found: S
             assert replay(jobs, even_world, name).finish_s.tolist() == replay(jobs, even_world).finish_s.tolist()
 
 
-def test_a_drawn_fleet_is_advised_by_its_own_nodes(found: Scores) -> None:
-    world = MeasuredFleets(found, ["gemm", "stream"], nodes=60, gpus_per_node=4).draw(2)
+def test_a_drawn_fleet_is_advised_by_its_own_nodes(known_scores: Scores) -> None:
+    world = MeasuredFleets(known_scores, ["gemm", "stream"], nodes=60, gpus_per_node=4).draw(2)
     assert world.beliefs.advised is not None
     for workload, slow in (("gemm", 1.35), ("stream", 1.25)):
         worst = np.zeros(60)
@@ -125,11 +125,11 @@ def test_a_drawn_fleet_is_advised_by_its_own_nodes(found: Scores) -> None:
         assert barred.sum() == 3  # 5 % of the nodes
         assert sorted(worst[barred]) == pytest.approx(sorted(worst)[-3:])
         assert (world.beliefs.advised.weights[worst > slow] == 2).all()
-    single = MeasuredFleets(found, ["gemm"], nodes=10, gpus_per_node=3).draw(2)  # drawn one by one
+    single = MeasuredFleets(known_scores, ["gemm"], nodes=10, gpus_per_node=3).draw(2)  # drawn one by one
     assert single.beliefs.advised is not None
     barred = single.beliefs.advised.barred("gemm", 2)
     assert single.fleet.node[np.argmax(single.beliefs.rates.scores["gemm"])] in np.flatnonzero(barred)
-    same = MeasuredFleets(found, ["gemm"], nodes=10, gpus_per_node=3).draw(2)
+    same = MeasuredFleets(known_scores, ["gemm"], nodes=10, gpus_per_node=3).draw(2)
     assert same.beliefs.advised is not None
     assert same.beliefs.advised.barred("gemm", 2).tolist() == barred.tolist()
 
@@ -144,15 +144,15 @@ class Told(Advised):
         return np.asarray(self.weights > 1)
 
 
-def plain_pack(free: Sequence[Sequence[int]], weight: Sequence[int], wanted: int) -> list[int] | None:
+def plain_pack(free: Sequence[Sequence[int]], weight: Sequence[int], gpus_wanted: int) -> list[int] | None:
     """A node of the least weight that holds the job, the snuggest of these; else the least weight first, emptiest."""
-    holding = [node for node in range(len(free)) if len(free[node]) >= wanted]
+    holding = [node for node in range(len(free)) if len(free[node]) >= gpus_wanted]
     if holding:
-        return list(free[min(holding, key=lambda node: (weight[node], len(free[node]), node))][:wanted])
-    if sum(map(len, free)) < wanted:
+        return list(free[min(holding, key=lambda node: (weight[node], len(free[node]), node))][:gpus_wanted])
+    if sum(map(len, free)) < gpus_wanted:
         return None
     order = sorted(range(len(free)), key=lambda node: (weight[node], -len(free[node]), node))
-    return sorted([gpu for node in order for gpu in free[node]][:wanted])
+    return sorted([gpu for node in order for gpu in free[node]][:gpus_wanted])
 
 
 @settings(max_examples=count(150, short=30), deadline=None)

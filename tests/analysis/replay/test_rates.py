@@ -69,6 +69,12 @@ def test_depths_shorten_the_step() -> None:
     assert rates().busy(shallow) == pytest.approx([1, 0.8 / 0.9])
 
 
+def test_each_stage_waits_for_its_own_gpus() -> None:
+    burst = tenant(work(4, "A", stages=((4, 0.75), (1, 0.25))), 2, 0, 1, 3)
+    assert speed(rates(), burst) == pytest.approx(1 / (0.75 * 1.2 + 0.25 * 0.9))
+    assert rates().busy(burst) == pytest.approx([1, 0.8, 0.8, 0.8])
+
+
 def test_background_gets_the_time_that_a_burst_job_leaves() -> None:
     burst = tenant(work(4, stages=((4, 0.6), (1, 0.4))), 0, 1, 2, 3)
     assert speed(rates(), tenant(work(), 1), burst) == pytest.approx(0.4)
