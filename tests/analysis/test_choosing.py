@@ -87,6 +87,14 @@ def test_a_gpu_that_files_name_in_two_ways_is_one(tmp_path: Path) -> None:
     assert (held(store).gpus, held(store).maybe_twice) == (4, True)
 
 
+def test_a_name_with_html_or_a_line_break_in_it_is_found_as_it_is(tmp_path: Path) -> None:
+    store = new_store(tmp_path / "S")
+    hostile = "<img src=x>\n[(*"
+    gpus(store, cluster=["c", "c"], gpu=[hostile, "plain"])
+    assert find(store, "<img src=x>")["gpu"] == hostile
+    assert search(known_gpus(store), "[(*", None, 5)["gpu"].to_list() == [hostile]
+
+
 def test_a_search_finds_words_anywhere_and_what_begins_with_it_first(store: Store) -> None:
     gpus = known_gpus(store)
     assert search(gpus, "", None, 3)["name"].to_list() == ["n01/0", "n01/1", "n01/2"]

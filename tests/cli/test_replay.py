@@ -149,6 +149,14 @@ def test_the_models_of_the_published_traces_need_no_class(tmp_path: Path) -> Non
         assert words in notes
 
 
+def test_without_a_store_all_gpus_are_alike(jobs: Path) -> None:
+    answer = document("--trace", jobs, *FLEET, "--policy", "pm-first-sticky,weights")
+    averages = {row["policy"]: row["avg_jct_s"] for row in answer["rows"]}
+    assert averages["pm-first-sticky"] == pytest.approx(averages["packed"])
+    assert averages["drain-outliers"] == averages["packed"]
+    assert any("all GPUs are equal" in note for note in answer["notes"])
+
+
 def test_the_answer_is_that_of_a_hand(tmp_path: Path) -> None:
     """Two GPUs; a job of both waits for one that holds one, and a short one slips by under backfill alone."""
     path = trace(tmp_path, "long,1,0,100,m", "wide,2,10,50,m", "short,1,20,30,m")

@@ -221,3 +221,9 @@ def test_two_cards_of_one_slot_have_two_names_everywhere(tmp_path: Path) -> None
     assert {row["name"] for row in rows if row["gpu"] in (new, uuid(SLOW))} == {"n02/1", uuid(SLOW)}
     judged = judge(Store.open(path))
     assert judged.by_key(probed(Store.open(path), every=True).gpus).keys() == {uuid(SLOW)}
+
+
+def test_a_date_after_all_runs_is_said(fleet: str) -> None:
+    answer = whorl("verdicts --since 2031-01-01 --store", fleet)
+    assert answer.exit_code == 0
+    assert "no run began on 2031-01-01 or later; the newest began on 2026-09-" in answer.output

@@ -77,6 +77,14 @@ def test_a_random_set_takes_the_mean_over_all_sets(gpus: int, locality: float) -
     assert sets.random_spread(TIMES, ground, gpus) == pytest.approx(mean, rel=1e-6)
 
 
+def test_a_random_packed_set_of_whole_equal_nodes_is_exact() -> None:
+    ground = sets.NodeLayout(np.repeat(np.arange(4), 2), 1.2)
+    times = TIMES[:, :8]
+    chances = _packings(ground, 4)
+    mean = sum(p * sets.time_of(times, ground, np.array(sorted(gpu_set))) for gpu_set, p in chances.items())
+    assert sets.random_packed(times, ground, 4, np.random.default_rng(0)) == pytest.approx(mean, rel=1e-6)
+
+
 @pytest.mark.parametrize("gpus", [4, 5, 7])
 def test_other_random_packed_sets_are_near_the_mean_over_all(gpus: int) -> None:
     ground = sets.NodeLayout(NODE, 1.2)
@@ -210,3 +218,12 @@ def test_a_gpu_that_is_slow_every_day_is_found_and_one_of_a_single_day_is_not_ex
     advice = advise(fleet_scores, "w", now=NOW, max_share=1.0)
     assert advice.exclude == ("n0002",)
     assert len(advice.nodes[0].run_ids) == 12
+
+
+def test_where_all_runs_are_of_one_day_that_is_said(tmp_path: Path) -> None:
+    fleet = Fleet(8)
+    _stored(fleet, "one", _runs(8, 1, 4, 0.02, 0.004), np.ones(8), 4)
+    _stored(fleet, "more", _runs(8, 2, 4, 0.02, 0.004), np.ones(8), 4)
+    notes = [note for note in scores(fleet.store(tmp_path / "S")).notes if "different days" in note]
+    assert len(notes) == 1
+    assert "hardly any GPU has runs of one from different days" in notes[0]

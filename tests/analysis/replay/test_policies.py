@@ -50,6 +50,13 @@ def test_weights_go_by_the_worst_gpu_of_a_node() -> None:
     assert choice("packed", world, [], 1) == [0]
 
 
+def test_weights_see_the_classes_of_the_trace_only() -> None:
+    world = World.regular(2, 1, {"A": [1.0, 2.0], "B": [2.0, 1.0]})
+    for workload, gpu in (("A", 0), ("B", 1)):
+        outcome = replay(trace(job("j", 0, 1, 10, workload)), world, "weights", options=RECORD)
+        assert first_gpus(outcome) == {"j": (gpu,)}
+
+
 def nodes_given(outcome: Outcome, world: World) -> set[int]:
     """The nodes that any job held a GPU of; of a recorded replay."""
     assert outcome.spans is not None
@@ -106,6 +113,17 @@ def test_policies_see_beliefs_and_jobs_run_at_what_is_so() -> None:
     outcome = replay(trace(job("a", 0, 1, 100, "A")), world, "pm-first-sticky", options=RECORD)
     assert first_gpus(outcome) == {"a": (1,)}
     assert finishes(outcome) == {"a": 200}
+
+
+def test_the_class_that_varies_most_chooses_first() -> None:
+    world = World.regular(2, 1, {"calm": [1.0, 1.01], "wild": [1.0, 2.0]})
+    jobs = trace(job("none", 0, 1, 10), job("wild", 0, 1, 10, "wild"))
+    assert finishes(replay(jobs, world, "pal")) == {"none": 10, "wild": 10}
+    jobs = trace(job("calm", 0, 1, 10, "calm"), job("wild", 0, 1, 10, "wild"))
+    assert finishes(replay(jobs, world, "pal")) == pytest.approx({"calm": 10.1, "wild": 10})
+    stated = Options(class_order=("calm", "wild"))
+    assert finishes(replay(jobs, world, "pal", options=stated)) == pytest.approx({"calm": 10, "wild": 20})
+    assert finishes(replay(jobs, world, "pal-sticky")) == pytest.approx({"calm": 10, "wild": 20})
 
 
 # Drawn
