@@ -19,12 +19,11 @@ from whorl.analysis.verdicts.plan import Planned, planned
 from whorl.analysis.verdicts.verdict import Action
 from whorl.dashboards.documents.followup import reason
 from whorl.store import Store
-from whorl.store.schema import FINGERPRINTS, arrow_rows, arrow_schema
+from whorl.store.schema import arrow_rows, arrow_schema
 from whorl.tests.cli.calling import document, refusal, whorl
 from whorl.tests.cli.test_verdicts import AT
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, WORKLOADS, judged_store, uuid
-from whorl.tests.probed_fleet import stored
 
 pytestmark = pytest.mark.usefixtures("stores_stay_open")
 
@@ -78,17 +77,6 @@ def test_the_work_per_joule_allows_for_other_weeks_as_the_time_in_it_does(tmp_pa
     joined = times.join(works, on=["gpu", "workload"], suffix="_of_work")
     assert joined.height >= 9
     assert (joined["wide_of_work"] >= 0.9 * joined["wide"]).all()
-
-
-def test_a_campaign_of_probes_has_every_class_and_the_gpus_own_figures(tmp_path: Path) -> None:
-    store, _ = stored(tmp_path / "S", gpus=16, telemetry=False)
-    rows = fingerprint(Model(probed(store, every=True)))
-    assert rows.columns == FINGERPRINTS.names
-    assert {"compute", "memory", "path", "power"} <= set(rows["class"])
-    of_gpu = rows.filter(pl.col("gpu") == rows["gpu"][0])
-    assert {"idle_power", "temperature_rise", "power_at_fixed_clock"} <= set(of_gpu["figure"])
-    assert of_gpu.select("class", "workload", "figure").is_unique().all()
-    assert rows["low"].null_count() == rows.height  # there is one sitting: nobody knows what another one brings
 
 
 @pytest.mark.long(short=1)

@@ -35,20 +35,6 @@ def whorl(store: Store, *arguments: str | Path) -> Result:
     return CliRunner().invoke(cli, ["jobs", "import", "--store", str(store.root), *map(str, arguments)])
 
 
-def test_a_job_is_stored_with_what_accounting_says(run: Any, store: Store) -> None:
-    run(job(7, 2, ExitCode="3:9", State="CANCELLED by 1001", ConsumedEnergyRaw=1234))
-    (row,) = store.sql("select * from jobs_now").to_pylist()
-    filled = {key: value for key, value in row.items() if value is not None and key not in ("recorded", "import_id")}
-    assert filled == {
-        "cluster": "whorl", "allocation": f"7@{T0}", "job_id": "7", "raw_id": "7", "user": "alice",
-        "account": "physics", "partition": "batch", "qos": "normal", "state": "CANCELLED", "exit_code": 3,
-        "exit_signal": 9, "submitted": utc(T0), "eligible": utc(T0), "began": utc(T0 + 100), "ended": utc(T0 + 700),
-        "node": "n01", "gpu_type": "v100", "node_gpus": 2, "job_gpus": 2, "job_nodes": 1, "time_limit_s": 3600,
-        "requested": "cpu=1,gres/gpu=2,node=1", "job_energy_j": 1234,
-        "allocated": "billing=8,cpu=8,gres/gpu:v100=2,gres/gpu=2,mem=4000M,node=1", "source": "sacct",
-    }  # fmt: skip
-
-
 @pytest.mark.long
 def test_importing_again_stores_nothing_and_a_change_only_itself(run: Any, store: Store) -> None:
     running = job(2, State="RUNNING", End="Unknown")
@@ -104,25 +90,6 @@ def test_the_output_of_sacct_p_and_a_packed_csv_are_read(store: Store, tmp_path:
 
 
 # -- which GPUs -----------------------------------------------------------------------------------------------
-
-
-def test_a_job_that_has_all_gpus_of_its_nodes_has_them_by_uuid(run: Any, store: Store) -> None:
-    know_gpus(store, "n01", "n02", "n03")
-    report = run(
-        job(1, 8, "n[01-02]", 2), job(2, 4, "n03"), job(3, 3, "n03"), job(4, 4, "n04"), job(5, 6, "n[01-02]", 2)
-    )
-    jobs = [("1", node, f"GPU-{node}-{slot}") for node in ("n01", "n02") for slot in range(4)]
-    assert now(store, where="gpu is not null") == [*jobs, *(("2", "n03", f"GPU-n03-{slot}") for slot in range(4))]
-    assert now(store, "distinct gpu_from, share, node_gpus", "gpu is not null") == [("whole node", 1.0, 1)]
-    # On a part of a node, and on nodes that nobody knows, nothing is guessed.
-    assert now(store, "job_id, node, node_gpus, job_gpus", "gpu is null") == [
-        ("3", "n03", 3, 3),
-        ("4", "n04", 4, 4),
-        ("5", "n01", None, 6),
-        ("5", "n02", None, 6),
-    ]
-    assert report.with_gpus == 2
-    assert sorted(report.unknown.values()) == [1, 2]
 
 
 def test_gpus_on_which_a_collector_saw_a_job_are_its_gpus_where_they_are_as_many_as_it_had(

@@ -16,33 +16,6 @@ from whorl.jobs.slurm import Slurm, job_record, node, nodes_for, partition
 from whorl.store.hostlist import compress, expand
 from whorl.tests.sizes import count
 
-# As a 22.05 prints it, and as later versions do: more fields, a reason with words in it.
-NODE = (
-    "NodeName=n01 Arch=x86_64 CoresPerSocket=4  CPUAlloc=0 CPUEfctv=8 CPUTot=8 CPULoad=0.11 "
-    "AvailableFeatures=v100,cab1 ActiveFeatures=v100 Gres=gpu:v100:4 NodeAddr=127.0.0.1 NodeHostName=vm Version=22 "
-    "OS=Linux 6.1 #1 SMP PREEMPT_DYNAMIC @0  RealMemory=4000 State=IDLE+DRAIN Weight=10 Owner=N/A "
-    "Partitions=batch,debug  BootTime=2026-11-20T13:20:16 CfgTRES=cpu=8,mem=4000M,billing=8 AllocTRES= "
-    "Reason=slow State=DOWN said [root@2026-11-20T13:00:00]"
-)
-
-
-def test_a_node() -> None:
-    parsed = node(NODE)
-    assert parsed == Node(
-        "n01", "IDLE+DRAIN", ("batch", "debug"), ("v100", "cab1"), ("v100",), weight=10, gpus=4, host="vm",
-        reason="slow", usable=False, idle=True,
-        kind="Arch=x86_64 CoresPerSocket=4 CPUTot=8 CPUEfctv=8 RealMemory=4000 Gres=gpu:v100:4 "
-        "CfgTRES=cpu=8,mem=4000M,billing=8",
-    )  # fmt: skip
-    assert not parsed.usable
-    twin, different = (
-        node(NODE.replace("n01", "n02").replace("slow", "")),
-        node(NODE.replace("gpu:v100:4", "gpu:a100:4")),
-    )
-    assert twin is not None
-    assert different is not None
-    assert twin.kind == parsed.kind != different.kind
-
 
 def test_a_partition() -> None:
     line = (

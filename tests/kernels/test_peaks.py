@@ -57,10 +57,6 @@ def test_what_is_not_known_has_no_limit() -> None:
     assert matrix_gflop_s(replace(SMALL, capability=(7, 0)), "fp8", 1000) is None
 
 
-def test_products_in_fp32_run_on_the_ordinary_units() -> None:
-    assert matrix_gflop_s(SMALL, "fp32", 1000) == vector_gflop_s(SMALL, "fp32", 1000)
-
-
 def test_precisions_are_those_of_works() -> None:
     assert {name for table in (VECTOR, TENSOR) for row in table.values() for name in row} <= set(DTYPES)
 

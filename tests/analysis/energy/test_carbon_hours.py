@@ -38,24 +38,6 @@ def _ns(*moment: int) -> int:
     return int(datetime(*moment, tzinfo=UTC).timestamp()) * 10**9  # type: ignore[misc, arg-type]
 
 
-@pytest.mark.parametrize(
-    ("header", "g"),
-    [
-        ("g_per_kwh", 2.0),
-        ("gCO2e/kWh", 2.0),
-        ("intensity [kg/MWh]", 2.0),
-        ("Carbon intensity gCO₂eq/kWh (Life cycle)", 2.0),
-        ("kgCO2/kWh", 2000.0),
-        ("tCO2e/GWh", 2.0),
-        ("lbs_co2_per_mwh", 2 * 0.45359237),
-    ],
-)
-def test_the_header_says_the_unit(tmp_path: Path, header: str, g: float) -> None:
-    hours_read = _read(tmp_path / "a.csv", f"time;zone;{header}\n2026-01-01T00:00Z;DE;2\n")
-    assert hours_read["zone"].to_list() == ["DEU"]
-    assert hours_read["g_per_kwh"].to_list() == pytest.approx([g])
-
-
 def test_a_file_of_electricity_maps_gives_the_life_cycle(tmp_path: Path) -> None:
     text = (
         "Datetime (UTC),Country,Zone name,Zone id,Carbon intensity gCO₂eq/kWh (direct),"

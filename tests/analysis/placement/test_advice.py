@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -36,48 +36,9 @@ def _scores(tmp_path: Path, true_scores: Floats, *, runs: int = 3, sd: float = 0
     return scores(fleet.store(tmp_path / "S"))
 
 
-@pytest.fixture(scope="module")
-def one_slow(tmp_path_factory: pytest.TempPathFactory) -> Scores:
-    """80 GPUs of which one, on n0002, takes 2.8 times as long."""
-    return _scores(tmp_path_factory.mktemp("advice"), _slow(g9=2.8))
-
-
 def _gain(advice: Advice, choice: str, against: str) -> Gain:
     (fleet_scores,) = [gain for gain in advice.gains if (gain.choice, gain.against) == (choice, against)]
     return fleet_scores
-
-
-def test_a_slow_gpu_costs_its_node_the_place_and_the_evidence_is_named(one_slow: Scores) -> None:
-    advice = advise(one_slow, "w", gpus=4, now=NOW)
-    assert advice.exclude == ("n0002",)
-    (node,) = advice.nodes
-    assert (node.node, node.tier, node.excluded, node.worst_gpu, node.runs) == ("n0002", "hard", True, "g00009", 3)
-    assert node.run_ids == ("w-27", "w-28", "w-29")
-    assert node.slowdown == pytest.approx(2.8, rel=0.05)
-    assert 2.5 < node.lower < node.slowdown < node.upper < 3.1
-    assert node.age_days == pytest.approx(10 - 2 / 24)
-    assert node.stale is None
-    assert node.power_w is None
-    assert advice.score_of_node["n0002"] == pytest.approx(2.8, rel=0.05)
-    assert advice.cost.nodes == 20
-    assert advice.cost.nodes_excluded == 1
-    assert advice.cost.share == pytest.approx(1 / 20)
-    assert advice.cost.gpus_left == 76
-    assert advice.packed is not None
-    assert "n0002" not in advice.packed.nodes
-    belief = dict(zip(one_slow.gpus, one_slow.one("w").belief.tolist(), strict=True))
-    assert advice.score_of_node["n0003"] == max(belief[f"g{gpu:05d}"] for gpu in range(12, 16))
-    # A job of 4 on one of 20 nodes meets it once in 20 times and then takes 2.8 times as long.
-    expected = 1.0 - 1.0 / (1.0 + 1.8 / 20)
-    for choice in ("packed", "exclude"):
-        gain = _gain(advice, choice, "random")
-        assert gain.measurable
-        assert gain.median == pytest.approx(expected, abs=0.02)
-    # All the others are alike: choosing among them gains nothing, and the advice says so.
-    assert not _gain(advice, "packed", "drained").measurable
-    assert _gain(advice, "packed", "drained").lower <= 0.0 <= _gain(advice, "packed", "drained").upper
-    age = advise(one_slow, "w").nodes[0].age_days
-    assert age == pytest.approx((datetime.now(UTC).replace(tzinfo=None) - BEGAN) / timedelta(days=1), abs=0.2)
 
 
 def test_a_slow_gpu_is_not_hidden_by_slower_ones(tmp_path: Path) -> None:

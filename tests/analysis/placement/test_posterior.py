@@ -176,13 +176,6 @@ def test_a_gpu_that_changes_its_mind_is_known_less_well_than_its_many_runs_sugge
     assert result.lower[0] < 1.1
 
 
-def test_values_without_any_noise_are_taken_as_they_are() -> None:
-    score = np.array([1.0] * 20 + [1.3])
-    result = posterior(_log_times(np.log(np.repeat(score[:, None], 3, axis=1))), np.random.default_rng(0))
-    assert result.repeatable
-    assert result.belief == pytest.approx(score, rel=2e-3)
-
-
 def test_of_very_many_runs_a_few_deals_tell_the_same() -> None:
     """More runs than 50,000 are dealt less often; one slow GPU of 20,000 stands out, and where none is, none does."""
     rng = np.random.default_rng(5)

@@ -23,54 +23,6 @@ def _fleet(gpus: int = 64, seed: int = 0, runs: int = 4) -> Fleet:
     return Fleet(gpus).run("w", _log_normal(seed, gpus, 0.04), noise(np.random.default_rng([seed, 1]), gpus, runs))
 
 
-def test_scores_are_by_gpu_in_the_order_of_nodes_and_slots(tmp_path: Path) -> None:
-    fleet = _fleet()
-    fleet_scores = scores(fleet.store(tmp_path / "S"))
-    assert fleet_scores.cluster == "c"
-    assert fleet_scores.workloads == ("w",)
-    assert fleet_scores.gpus == tuple(fleet.names)
-    assert fleet_scores.nodes == tuple(fleet.node(gpu) for gpu in range(64))
-    scored = fleet_scores.of["w"]
-    assert scored.repeatable
-    assert (scored.runs == 4).all()
-    assert np.corrcoef(fleet_scores.one("w").belief, fleet.true_scores["w"])[0, 1] > 0.95
-    assert scored.newest.max() == np.datetime64(BEGAN + timedelta(hours=3))
-    assert scored.run_ids["g00005"] == ("w-20", "w-21", "w-22", "w-23")
-    assert (scored.lower <= scored.belief).all()
-    assert np.isnan(fleet_scores.one("w").power_w).all()
-
-
-def test_a_gpu_not_measured_in_a_workload_has_no_score_there(tmp_path: Path) -> None:
-    fleet = _fleet()
-    rng = np.random.default_rng(3)
-    skip = frozenset((gpu, run) for gpu in range(8) for run in range(3))
-    fleet.run("v", _log_normal(9, 64, 0.03), noise(rng, 64, 3), skip=skip)
-    fleet_scores = scores(fleet.store(tmp_path / "S"))
-    assert fleet_scores.workloads == ("v", "w")
-    assert np.isnan(fleet_scores.one("v").belief[:8]).all()
-    assert np.isnan(fleet_scores.one("v").draw(rng)[:8]).all()
-    assert np.isfinite(fleet_scores.one("v").belief[8:]).all()
-    assert np.isfinite(fleet_scores.one("v").draw(rng)[8:]).all()
-    assert (fleet_scores.of["v"].runs[:8] == 0).all()
-    with pytest.raises(InputError, match="no scores of workload x; there are v, w"):
-        fleet_scores.one("x")
-
-
-def test_places_and_uuids_of_one_gpu_are_one_gpu(tmp_path: Path) -> None:
-    fleet = Fleet(16)
-    rng = np.random.default_rng(0)
-    uuids = [f"GPU-{number:08d}-0000-0000-0000-000000000000" for number in range(16)]
-    for number, uuid in enumerate(uuids):
-        place = f"c001-{number // 4}-{number % 4}"
-        fleet.identity(uuid, uuid=uuid, place=place, node=f"c001-{number // 4}", slot=number % 4)
-        for run in range(3):
-            fleet.add("w", uuid, 100.0 * float(rng.normal(1.0, 0.01)), BEGAN + timedelta(hours=run))
-            fleet.add("v", place, 100.0 * float(rng.normal(1.0, 0.01)), BEGAN + timedelta(hours=run))
-    fleet_scores = scores(fleet.store(tmp_path / "S", places=False))
-    assert fleet_scores.gpus == tuple(uuids)
-    assert np.isfinite(fleet_scores.one("v").belief).all()
-
-
 def test_a_name_that_leads_to_two_gpus_is_left_out_and_said(tmp_path: Path) -> None:
     fleet = _fleet(16)
     for uuid in ("GPU-00000001-0000-0000-0000-000000000000", "GPU-00000002-0000-0000-0000-000000000000"):

@@ -216,17 +216,6 @@ def test_p99_is_interpolated_or_as_published() -> None:
     assert outcome.metrics(published=True).p99_jct_s == 159
 
 
-def test_shockwave_counts_the_jobs_of_the_whole_trace() -> None:
-    jobs = trace(*(job(str(number), 100 * number, 2, 100) for number in range(5)))
-    outcome = replay(jobs, flat(1, 2))
-    assert outcome.fairness().tolist() == [1] * 5  # one after the other: nobody is in another's way
-    assert outcome.shockwave_fairness().tolist() == pytest.approx([1 / (5 / 2)] * 5)
-    few = replay(trace(job("a", 0, 2, 100), job("b", 50, 2, 100)), flat(1, 4))
-    assert few.shockwave_fairness().tolist() == [1, 1]
-    slow = replay(trace(job("a", 0, 2, 100), job("b", 1000, 1, 100)), flat(2, 1, locality=1.5)).metrics()
-    assert (slow.worst_ftf, slow.unfair_pct) == (1.5, 50)
-
-
 def test_deadlines_limits_waste_and_energy_by_hand() -> None:
     jobs = trace(
         Job("in time", 0, 2, 100, deadline_s=100, limit_s=500),

@@ -80,16 +80,6 @@ def test_a_named_node_is_the_one_that_fails_in_every_seed(store: str, tmp_path: 
         assert held == {name[:3] for name in NAMES} - {"n03"}
 
 
-def test_seeds_differ_in_what_jobs_run_at_and_not_in_what_is_believed(store: str) -> None:
-    source = of(store, "gemm")
-    world_1, again, world_2 = source.draw(1), source.draw(1), source.draw(2)
-    assert np.array_equal(world_1.rates.scores["gemm"], again.rates.scores["gemm"])
-    assert world_1.fleet.gpu_names != world_2.fleet.gpu_names
-    order_1, order_2 = (np.argsort(world.fleet.gpu_names) for world in (world_1, world_2))
-    assert not np.array_equal(world_1.rates.scores["gemm"][order_1], world_2.rates.scores["gemm"][order_2])
-    assert np.array_equal(world_1.beliefs.rates.scores["gemm"][order_1], world_2.beliefs.rates.scores["gemm"][order_2])
-
-
 @pytest.mark.long
 def test_noise_is_believed_by_nobody(tmp_path: Path) -> None:
     """GPUs that do not differ, measured noisily: policies see 1 everywhere, whatever the medians were."""

@@ -108,13 +108,6 @@ def test_draining_leaves_enough_for_the_widest_job_and_half_of_the_nodes() -> No
 # By scores
 
 
-def test_policies_see_beliefs_and_jobs_run_at_what_is_so() -> None:
-    world = World.regular(2, 1, {"A": [1.0, 2.0]}, believed={"A": [2.0, 1.0]})
-    outcome = replay(trace(job("a", 0, 1, 100, "A")), world, "pm-first-sticky", options=RECORD)
-    assert first_gpus(outcome) == {"a": (1,)}
-    assert finishes(outcome) == {"a": 200}
-
-
 def test_the_class_that_varies_most_chooses_first() -> None:
     world = World.regular(2, 1, {"calm": [1.0, 1.01], "wild": [1.0, 2.0]})
     jobs = trace(job("none", 0, 1, 10), job("wild", 0, 1, 10, "wild"))
@@ -243,18 +236,6 @@ def test_a_pair_that_does_not_fit_is_refused_with_names_and_time() -> None:
     world = paired(flat(1, 1), 0.0)
     with pytest.raises(InputError, match=r"two to a GPU gives job b at 5 s GPUs \[0\]: .*do not fit"):
         replay(trace(job("a", 0, 1, 60), job("b", 5, 1, 90)), world, TwoToAGpu)
-
-
-def test_a_shared_gpu_is_busy_once() -> None:
-    jobs = trace(*(job(str(number), 0, 1, 60) for number in range(31)))
-    outcome = replay(jobs, paired(flat(4, 4), 0.6), TwoToAGpu, options=RECORD)
-    assert outcome.series is not None
-    assert outcome.series.busy[0] == 16
-    # 30 jobs at 0.6 in pairs until 100 s, one alone until 60 s.
-    assert outcome.held_gpu_seconds == pytest.approx(15 * 100 + 60)
-    assert outcome.gpu_seconds.sum() == pytest.approx(30 * 100 + 60)  # what each job held
-    assert outcome.utilisation == pytest.approx((15 * 100 + 60) / (16 * 100))
-    sound(outcome, flat(4, 4), shared=True)
 
 
 @settings(max_examples=count(30, short=10), deadline=None)

@@ -182,14 +182,6 @@ def test_the_plan_is_as_good_as_the_best_of_all_and_fits(seed: int) -> None:
         assert worth(window, jobs, weights, planned.sum(axis=1)) == pytest.approx(best, rel=1e-6, abs=1e-9)
 
 
-def test_a_job_that_weighs_more_runs_sooner() -> None:
-    equal_w = np.full(2, 10.0)
-    jobs = Candidates(np.ones(2, dtype=np.int32), equal_w, 0 * equal_w, 24 * equal_w / 10, 24 * equal_w)
-    planned = schedule(Window(1, rounds=4), jobs, np.array([1.0, 5.0]))
-    assert planned is not None
-    assert planned.tolist() == [[0, 0, 1, 1], [1, 1, 0, 0]]
-
-
 def test_a_wide_job_that_leaves_a_narrow_one_no_room_waits() -> None:
     """Their rounds would add up to no more than the fleet has, but the narrow job needs each round to itself."""
     jobs = Candidates(

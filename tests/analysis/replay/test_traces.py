@@ -477,13 +477,6 @@ def test_widths_and_times_of_accounts_are_checked_too(tmp_path: Path) -> None:
     assert read_trace(written(tmp_path, MIRAGE_HEAD + row.format(2))).jobs[0].limit_s is None
 
 
-@pytest.mark.skipif(not SCHEDULERS.is_dir(), reason=f"the traces of schedulers are not at {SCHEDULERS}")
-def test_the_published_slurm_log_is_read() -> None:
-    trace = read_trace(SCHEDULERS / "mirage" / "ls6_a100_2022-11_2023-02.csv.gz")
-    assert len(trace.jobs) == 15_611
-    assert max(job.gpus for job in trace.jobs) == 64
-
-
 def test_all_attempts_of_a_philly_job_are_one_run_on_the_gpus_of_the_last(tmp_path: Path) -> None:
     ran = ("2017-10-07 01:13:30", "2017-10-07 02:13:30")
     log_jobs = [

@@ -137,13 +137,6 @@ def test_simulated_jobs_save_energy_at_nearly_the_same_speed() -> None:
     assert not any(done.braked for done in jobs)
 
 
-def test_a_sensor_that_reads_low_spoils_no_plan() -> None:
-    jobs = [done for seed in (700, 701) for done in jobs_of(Setup(sensor_low=0.05), seed)]
-    saved, slower = (np.array([getattr(done, name) for done in jobs], np.float64) for name in ("saved", "slower"))
-    assert saved.mean() >= 0.04
-    assert slower.mean() <= 0.003
-
-
 def test_a_planted_brake_is_named_in_every_job() -> None:
     row = planted("H100", "19.35%", (700, 701), spacing=8)
     assert row["named"]["share"] == 1
