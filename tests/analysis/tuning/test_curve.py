@@ -121,6 +121,17 @@ def test_a_gpu_without_a_run_at_the_default_limit_and_two_levels_are_not_enough(
     assert curve.runs == len(LEVELS) + 1
 
 
+def test_a_change_between_two_caps_is_the_difference_of_their_changes() -> None:
+    curve = own_curve(made(gpus=2))
+    assert curve is not None
+    high, low, step = curve.effect(0.85), curve.effect(0.55), curve.effect(0.55, since_w=0.85)
+    assert high is not None
+    assert low is not None
+    assert step is not None
+    assert step.log_time == pytest.approx(low.log_time - high.log_time)
+    assert step.log_energy == pytest.approx(low.log_energy - high.log_energy)
+
+
 def zeus_sweeps() -> list[tuple[FloatArray, FloatArray, FloatArray]]:
     """Level, energy and time of each sweep of power limits, rising."""
     errors = []
