@@ -398,7 +398,7 @@ def _by_number(texts: pl.Series, distinct: pl.Series, places: Ints) -> Ints:
     kinds = distinct.to_physical().to_numpy()
     of_kind = np.full(int(kinds.max(initial=0)) + 2, -1, dtype=np.int64)
     of_kind[kinds] = places
-    return of_kind[texts.to_physical().cast(pl.Int64).fill_null(-1).to_numpy()]
+    return np.asarray(of_kind[texts.to_physical().cast(pl.Int64).fill_null(-1).to_numpy()])
 
 
 def gpu_medians(values: Floats, gpu: Ints, count: int) -> Floats:
