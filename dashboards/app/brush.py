@@ -111,10 +111,8 @@ def choose(reading: Reading, state: Address) -> tuple[FleetChoice | None, list[s
     cluster = clusters[names.index(chosen(state.cluster, names, names[0], "cluster"))]
     workloads = [work.name for work in cluster.works]
     workload = state.probe
-    if workload not in workloads:  # which one leads takes long to say
-        leading = reading.answer(leading_workload, cluster.cluster)
-        first = leading.workload if leading is not None and leading.workload in workloads else None
-        workload = chosen(workload, workloads, first or max(cluster.works, key=lambda work: work.gpus).name, "probe")
+    if workload not in workloads:
+        workload = chosen(workload, workloads, _first(reading, cluster), "probe")
     campaign = chosen(state.campaign, [campaign.name for campaign in cluster.campaigns], _ALL, "campaign") or None
     figures: dict[str, tuple[GpuFigure, Printed | None]] = {figure.key: (figure, None) for figure in GPU_FIGURES}
     if campaign is None:  # fingerprints are of all runs
@@ -124,6 +122,20 @@ def choose(reading: Reading, state: Address) -> tuple[FleetChoice | None, list[s
     key = chosen(state.figure, list(figures), GPU_FIGURES[0].key, "figure")
     every = tuple(figure for figure, _ in figures.values())
     return FleetChoice(cluster, names, workload, campaign, figures[key][0], every, figures[key][1]), problems
+
+
+def _first(reading: Reading, cluster: Comparable) -> str:
+    """The workload that is shown first: that of the worst finding; without findings the one that leads, which takes
+    long to say."""
+    workloads = [work.name for work in cluster.works]
+    judged = [each.judgement for each in judgements(reading) if each.judgement.cluster == cluster.cluster]
+    for verdict in (verdict for judgement in judged for verdict in judgement.rows):
+        if shown := next((name for name in verdict.workloads if name in workloads), None):
+            return shown
+    leading = reading.answer(leading_workload, cluster.cluster)
+    if leading is not None and leading.workload in workloads:
+        return leading.workload
+    return max(cluster.works, key=lambda work: work.gpus).name
 
 
 @dataclass(frozen=True)

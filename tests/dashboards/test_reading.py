@@ -17,7 +17,7 @@ from whorl.dashboards.app import reading as reading_
 from whorl.dashboards.app import shell
 from whorl.dashboards.app.brush import choose, view
 from whorl.dashboards.app.gpu import known, read_gpu
-from whorl.dashboards.app.reading import Later, Reading, Say, Slowly, Visitors, ahead, read_first_page
+from whorl.dashboards.app.reading import Later, Reading, Say, Slowly, Visitors, ahead, judgements, read_first_page
 from whorl.dashboards.app.shell import PAGES, make_app
 from whorl.dashboards.app.state import parse
 from whorl.store import Store
@@ -89,6 +89,13 @@ def test_an_error_ahead_is_left_to_the_page_and_ends_nothing(store: Store) -> No
     assert done.wait(30)
     assert reading.kept("a", lambda: 8) == 8
     assert reading.kept("b", lambda: 8) == 7
+
+
+def test_the_page_fleet_opens_with_the_probe_of_the_worst_finding(fleet: Reading) -> None:
+    choice, problems = choose(fleet, parse("?probe=nosuch")[0])
+    assert choice is not None
+    assert choice.workload == judgements(fleet)[0].judgement.rows[0].workloads[0]
+    assert problems == [f"The store has no probe 'nosuch' here: {choice.workload} is shown."]
 
 
 @pytest.mark.long
