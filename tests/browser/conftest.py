@@ -38,9 +38,9 @@ def _fill(folder: Path) -> None:
     from whorl.tests.probed_fleet import BEGAN_NS, stored
 
     store, _ = stored(folder / "store", GPUS, kinds=("pinned",))
-    for more in (1, 2):
-        began = BEGAN_NS + more * 86_400_000_000_000
-        stored(folder, GPUS, kinds=("pinned",), campaign=f"made-{more + 1}", began_ns=began, into=store)
+    for columns in (1, 2):
+        began = BEGAN_NS + columns * 86_400_000_000_000
+        stored(folder, GPUS, kinds=("pinned",), campaign=f"made-{columns + 1}", began_ns=began, into=store)
     store.append({"jobs": _jobs(store)}, "jobs")
     conclude(store)
     fingerprints(store)
@@ -56,15 +56,15 @@ def _jobs(store: Store) -> pa.Table:
     ).to_pydict()
     nodes = list(dict.fromkeys(rows["node"]))
     at = [nodes.index(node) for node in rows["node"]]
-    each = len(at) // len(nodes)
-    made = {
-        "allocation": [str(1000 + one) for one in at], "job_id": [str(1000 + one) for one in at],
-        "user": [("alice", "bob")[one % 2] for one in at], "account": ["physics"] * len(at),
+    per_gpu = len(at) // len(nodes)
+    tables = {
+        "allocation": [str(1000 + number) for number in at], "job_id": [str(1000 + number) for number in at],
+        "user": [("alice", "bob")[number % 2] for number in at], "account": ["physics"] * len(at),
         "state": ["COMPLETED"] * len(at), "gpu_from": ["file"] * len(at), "share": [1.0] * len(at),
-        "node_gpus": [1] * len(at), "job_gpus": [each] * len(at), "job_nodes": [1] * len(at),
+        "node_gpus": [1] * len(at), "job_gpus": [per_gpu] * len(at), "job_nodes": [1] * len(at),
         "source": ["csv"] * len(at), "recorded": rows["ended"],
     }  # fmt: skip
-    return arrow_rows("jobs", rows | made)
+    return arrow_rows("jobs", rows | tables)
 
 
 def _one_figure() -> DashPage:
@@ -76,8 +76,8 @@ def _one_figure() -> DashPage:
 
     drawn = go.Figure(go.Scatter(x=[1, 2], y=[3, 4], name="a"), {"template": "none", "title": "Two points"})
     chosen = html.Label(["Probe", dcc.Dropdown(["a", "b"], "a", id="chosen")])
-    seen = html.P(prose("Read at 2026-01-05 12:00 UTC."))
-    inside = html.Div([heading("Figure"), seen, chosen, graph(drawn, "two points", id="drawn")])
+    noticed = html.P(prose("Read at 2026-01-05 12:00 UTC."))
+    inside = html.Div([heading("Figure"), noticed, chosen, graph(drawn, "two points", id="drawn")])
     return Page("figure", "Figure", (), lambda *_: inside, lambda *_: None)
 
 
@@ -178,15 +178,15 @@ def opened(window: BrowserContext, dashboard: str, monkeypatch: pytest.MonkeyPat
     """
     monkeypatch.setattr(drawing, "checked", False)
     pages: list[Page] = []
-    said: list[str] = []
+    errors: list[str] = []
 
     def note(message: ConsoleMessage) -> None:
         if message.type == "error":
-            said.append(f"console: {message.text}")
+            errors.append(f"console: {message.text}")
 
     def look(request: Request) -> None:
         if not request.url.startswith((dashboard, "data:", "blob:")):
-            said.append(f"asked {request.url}")
+            errors.append(f"asked {request.url}")
 
     def open_page(
         path: str = "", *, width: int = 1440, height: int = 900, scheme: Literal["light", "dark"] = "light"
@@ -196,9 +196,9 @@ def opened(window: BrowserContext, dashboard: str, monkeypatch: pytest.MonkeyPat
         page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme=scheme)
         page.on("console", note)
-        page.on("pageerror", lambda error: said.append(f"error: {error}"))
+        page.on("pageerror", lambda error: errors.append(f"error: {error}"))
         page.on("request", look)
-        page.on("requestfailed", lambda request: said.append(f"failed: {request.url} {request.failure}"))
+        page.on("requestfailed", lambda request: errors.append(f"failed: {request.url} {request.failure}"))
         page.goto(f"{dashboard}{path}")
         page.wait_for_selector("h1")
         return page
@@ -207,4 +207,4 @@ def opened(window: BrowserContext, dashboard: str, monkeypatch: pytest.MonkeyPat
     for page in pages:
         page.close()
     window.pages[0].evaluate("localStorage.clear()")
-    assert not [one for one in said if "ERR_ABORTED" not in one]  # what the page itself gave up when it was left
+    assert not [row for row in errors if "ERR_ABORTED" not in row]  # what the page itself gave up when it was left

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 
-def _open(opened: Opened, path: str, **more: int) -> Page:
-    page = opened(path, height=2400, **more)
+def _open(opened: Opened, path: str, **options: int) -> Page:
+    page = opened(path, height=2400, **options)
     page.wait_for_selector("#energy-body .tiles")
     return page
 

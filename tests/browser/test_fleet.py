@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 
-def _open(opened: Opened, path: str = "fleet?probe=gemm-fp32", **more: int) -> Page:
-    page = opened(path, height=2400, **more)
+def _open(opened: Opened, path: str = "fleet?probe=gemm-fp32", **options: int) -> Page:
+    page = opened(path, height=2400, **options)
     _drawn(page)
     return page
 
@@ -32,14 +32,14 @@ def _drawn(page: Page) -> None:
     page.wait_for_selector("#fleet-table .ag-row a")
 
 
-def _drag(page: Page, figure: str, left: float, top: float, right: float, bottom: float) -> None:
+def _drag(page: Page, figure: str, left_edge: float, top: float, right: float, bottom: float) -> None:
     """A rectangle with the mouse, in shares of the figure's inside."""
     box = page.locator(f"#{figure} .nsewdrag").first.bounding_box()
     assert box is not None
     x, y, width, height = (box[name] for name in ("x", "y", "width", "height"))
-    page.mouse.move(x + left * width, y + top * height)
+    page.mouse.move(x + left_edge * width, y + top * height)
     page.mouse.down()
-    page.mouse.move(x + (left + right) / 2 * width, y + (top + bottom) / 2 * height, steps=3)
+    page.mouse.move(x + (left_edge + right) / 2 * width, y + (top + bottom) / 2 * height, steps=3)
     page.mouse.move(x + right * width, y + bottom * height, steps=3)
     page.mouse.up()
 
@@ -47,11 +47,11 @@ def _drag(page: Page, figure: str, left: float, top: float, right: float, bottom
 def _brushed(page: Page, n: int | None = None) -> int:
     """How many GPUs the page says are brushed; it waits until the table shows as many."""
     page.wait_for_selector(f"#fleet-brush strong:has-text('{'' if n is None else n} of {GPUS} GPUs')")
-    many = int(page.locator("#fleet-brush strong").first.inner_text().split()[0])
+    count = int(page.locator("#fleet-brush strong").first.inner_text().split()[0])
     page.wait_for_function(
-        "many => document.querySelectorAll('#fleet-table .ag-center-cols-container .ag-row').length === many", arg=many
+        "many => document.querySelectorAll('#fleet-table .ag-center-cols-container .ag-row').length === many", arg=count
     )
-    return many
+    return count
 
 
 def _points(page: Page, figure: str) -> list[int]:
@@ -59,7 +59,7 @@ def _points(page: Page, figure: str) -> list[int]:
     colours = page.evaluate(
         f"() => Array.from(document.querySelector('#{figure} .js-plotly-plot')._fullData[0].marker.color)"
     )
-    return [place for place, one in enumerate(colours) if one == 1]
+    return [place for place, flag in enumerate(colours) if flag == 1]
 
 
 @pytest.mark.long
@@ -68,29 +68,29 @@ def test_a_brush_holds_in_the_other_figures_the_table_and_the_address(opened: Op
     assert f"{GPUS} GPUs in" in page.locator("#fleet-said").inner_text()
     _drag(page, "fleet-strips", 0.01, 0.02, 0.99, 0.62)
     page.wait_for_url(re.compile(r"brush=strips:"))
-    many = _brushed(page)
-    assert 0 < many < GPUS / 2
+    count = _brushed(page)
+    assert 0 < count < GPUS / 2
     held = _points(page, "fleet-strips")
-    assert len(held) == many
+    assert len(held) == count
     assert _points(page, "fleet-power") == held
-    shown = "document.querySelector('#fleet-map .js-plotly-plot')._fullData[1]"
-    cells = page.evaluate(f"() => Array.from({shown}.z, row => [...row]).flat().filter(Number.isFinite).length")
-    assert cells == many
+    text = "document.querySelector('#fleet-map .js-plotly-plot')._fullData[1]"
+    cells = page.evaluate(f"() => Array.from({text}.z, row => [...row]).flat().filter(Number.isFinite).length")
+    assert cells == count
     slower = page.locator("#fleet-table .ag-row [col-id=slower_pct]").all_inner_texts()
-    assert len(slower) == many
+    assert len(slower) == count
     least = float(page.url.partition("brush=strips:")[2].split(":")[2])
-    assert all(float(one.strip("+ %")) >= round(least, 2) for one in slower)
+    assert all(float(flag.strip("+ %")) >= round(least, 2) for flag in slower)
 
     copied = page.url
     again = _open(opened, copied.partition("/node/7/")[2])
-    assert _brushed(again, many) == many
+    assert _brushed(again, count) == count
     assert _points(again, "fleet-power") == held
 
     _drag(page, "fleet-map", 0.03, 0.06, 0.97, 0.47)
     page.wait_for_url(re.compile("brush=map:"))
     page.wait_for_selector("#fleet-brush:has-text('a part of the map')")
     fewer = _brushed(page)
-    assert fewer < many
+    assert fewer < count
     page.get_by_role("button", name="Clear").click()
     page.wait_for_url(re.compile(r"fleet\?probe=gemm-fp32$"))
     page.wait_for_selector("#fleet-brush:empty", state="attached")

@@ -26,10 +26,10 @@ def _cell(page: Page, grid: str, row: int, column: str) -> str:
     return cell.inner_text()
 
 
-def _sort(page: Page, grid: str, way: str) -> None:
+def _sort(page: Page, grid: str, direction: str) -> None:
     page.locator(f"#{grid} [role=columnheader][col-id=slower]").click()
-    page.wait_for_selector(f"#{grid} [role=columnheader][col-id=slower][aria-sort={way}]")
-    first = "0.0 %" if way == "ascending" else "+0.4 %"
+    page.wait_for_selector(f"#{grid} [role=columnheader][col-id=slower][aria-sort={direction}]")
+    first = "0.0 %" if direction == "ascending" else "+0.4 %"
     page.locator(f"#{grid} .ag-row[row-index='0'] [col-id=slower]").filter(has_text=first).wait_for()
 
 
@@ -53,16 +53,16 @@ def test_a_table_shows_sorts_filters_and_saves(opened: Opened) -> None:
     saved = _saved(page, label)
     assert list(saved[0]) == ["gpu", "slower", "low", "95 %, up to", "a.b"]
     assert len(saved) == rows
-    assert {HOSTILE, f"'{FORMULA}", "n0000/2"} <= {one["gpu"] for one in saved}
-    values = [one["slower"] for one in saved]
-    known = [float(value) for value in values if value]
-    assert known == sorted(known, reverse=True)
-    assert values[len(known) :] == [""] * (rows - len(known)), "what is missing comes last"
+    assert {HOSTILE, f"'{FORMULA}", "n0000/2"} <= {row["gpu"] for row in saved}
+    values = [row["slower"] for row in saved]
+    names = [float(value) for value in values if value]
+    assert names == sorted(names, reverse=True)
+    assert values[len(names) :] == [""] * (rows - len(names)), "what is missing comes last"
     page.get_by_role("group", name=label).get_by_role("textbox", name=re.compile("^GPU")).fill("n0003")
     page.wait_for_function(
         "grid => document.querySelectorAll(`#${grid} .ag-center-cols-container .ag-row`).length === 4", arg=grid
     )
-    assert {one["gpu"] for one in _saved(page, label)} == {f"n0003/{place}" for place in range(4)}
+    assert {row["gpu"] for row in _saved(page, label)} == {f"n0003/{place}" for place in range(4)}
     assert page.title() != "gone"
 
 

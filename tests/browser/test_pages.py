@@ -30,13 +30,13 @@ def faults(page: Page) -> list[str]:
 
 def _serious_faults(page: Page) -> list[str]:
     # Dash's own list holds an input that screen readers do not see and that takes the focus: that is Dash's to change.
-    what = "{exclude: ['.dash-dropdown-focus-target']}"
-    how = "{resultTypes: ['violations'], selectors: false, preload: false}"  # a selector for each node takes long
-    found = page.evaluate(f"axe.run({what}, {how})")["violations"]
+    scope = "{exclude: ['.dash-dropdown-focus-target']}"
+    options = "{resultTypes: ['violations'], selectors: false, preload: false}"  # a selector for each node takes long
+    result = page.evaluate(f"axe.run({scope}, {options})")["violations"]
     return [
-        f"{one['id']}: {one['help']}: {one['nodes'][0]['html'][:200]}"
-        for one in found
-        if one["impact"] in ("serious", "critical")
+        f"{fault['id']}: {fault['help']}: {fault['nodes'][0]['html'][:200]}"
+        for fault in result
+        if fault["impact"] in ("serious", "critical")
     ]
 
 
@@ -108,16 +108,16 @@ def test_a_table_is_sorted_and_copied_keys_work_and_times_are_local_on_request(o
     up = table.locator(cells).all_inner_texts()
     head.click()
     assert table.locator(cells).all_inner_texts() == [up[0].replace("▲", "▼"), *reversed(up[1:])]
-    for item, copied in (
+    for menu_item, copied in (
         ("Copy as command", "window.copied.startsWith('whorl energy --by user --store ')"),
         ("Copy as CSV", "window.copied.split('\\n').length > 2"),
     ):
         page.wait_for_function("document.querySelector('.table .copies').textContent === 'Copy'")
         table.locator(".copies").focus()
         page.keyboard.press("Enter")
-        page.get_by_role("menuitem", name=item).wait_for()
+        page.get_by_role("menuitem", name=menu_item).wait_for()
         assert faults(page) == []
-        page.get_by_role("menuitem", name=item).click()
+        page.get_by_role("menuitem", name=menu_item).click()
         page.wait_for_function(copied)
     page.locator("h1").click()
     page.keyboard.press("?")

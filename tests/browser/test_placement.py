@@ -29,8 +29,8 @@ def _finding(page: Page) -> str:
 
 
 def _printed(store: Path, *words: str) -> str:
-    given = ["advise", "--store", str(store), "--no-scheduler", "--workload", "gemm-fp32", "--gpus", "8", *words]
-    return CliRunner().invoke(cli, given, catch_exceptions=False).stdout
+    arguments = ["advise", "--store", str(store), "--no-scheduler", "--workload", "gemm-fp32", "--gpus", "8", *words]
+    return CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout
 
 
 @pytest.mark.long
@@ -48,10 +48,10 @@ def test_the_page_says_and_copies_what_the_command_prints(opened: Opened, filled
         if part.get_attribute("open") is None:
             part.locator("summary").click()
         assert f"--format {form}" in part.inner_text()
-        wanted = _printed(filled, "--format", form).strip()
-        if wanted:
+        expected = _printed(filled, "--format", form).strip()
+        if expected:
             part.get_by_role("button", name="Copy").click()
-            page.wait_for_function("text => (window.copied || '').trim() === text", arg=wanted)
+            page.wait_for_function("text => (window.copied || '').trim() === text", arg=expected)
         else:
             assert part.get_by_role("button", name="Copy").count() == 0
     expect(page.locator("#placement-body")).to_contain_text(f"n = {GPUS} GPUs")

@@ -155,8 +155,8 @@ def test_a_query_is_stopped_and_others_are_answered_meanwhile(opened: Opened) ->
     page.locator("#sql-text").fill("select levenshtein(repeat('a', 1000000), repeat('b', 1000000))")
     page.locator("#sql-run").click()
     page.locator("#sql-stop:enabled").wait_for()
-    other = opened("sql")
-    _run(other, "select 1 as one")
-    assert _column(other) == ["1"]
+    second_page = opened("sql")
+    _run(second_page, "select 1 as one")
+    assert _column(second_page) == ["1"]
     page.locator("#sql-stop").click()
     page.get_by_text("The query was stopped.").wait_for()

@@ -28,16 +28,16 @@ def _ready(page: Page, text: str = "n =") -> None:
 
 
 def _range(page: Page) -> list[str]:
-    found: list[str] = page.evaluate(f"document.querySelector('{_DRAWN}')._fullLayout.xaxis.range")
-    return found
+    box: list[str] = page.evaluate(f"document.querySelector('{_DRAWN}')._fullLayout.xaxis.range")
+    return box
 
 
 def _lines(page: Page) -> dict[str, int]:
     """The points of each line that is drawn, by the name of its GPU."""
-    found: dict[str, int] = page.evaluate(
+    box: dict[str, int] = page.evaluate(
         f"Object.fromEntries(document.querySelector('{_DRAWN}')._fullData.map(one => [one.name, (one.x || []).length]))"
     )
-    return found
+    return box
 
 
 def _asked(page: Page) -> dict[str, list[str]]:
@@ -76,11 +76,11 @@ def test_a_fleet_is_a_band_and_gpus_that_are_chosen_are_lines(opened: Opened) ->
 def test_drag_looks_closer_and_double_click_goes_back(opened: Opened) -> None:
     page = opened(f"telemetry?gpu={_ONE}&metric=power_mw")
     _ready(page)
-    whole, points = _range(page), _lines(page)[_ONE]
+    full_range, points = _range(page), _lines(page)[_ONE]
     _drag(page, 0.4, 0.5)
     page.wait_for_url("**since=*until=*")
     closer = _range(page)
-    assert whole[0] < closer[0] < closer[1] < whole[1]
+    assert full_range[0] < closer[0] < closer[1] < full_range[1]
     page.wait_for_function(f"document.querySelector('#telemetry-from').value.startsWith('{closer[0][:19]}')")
     assert page.locator("#telemetry-to").input_value().startswith(closer[1][:19])
     page.reload()
@@ -98,7 +98,7 @@ def test_drag_looks_closer_and_double_click_goes_back(opened: Opened) -> None:
     page.mouse.dblclick(box["x"] + 200, box["y"] + 50)
     page.wait_for_function(f"document.querySelector('{_DRAWN}')._fullLayout.xaxis.range[0] == '{closer[0]}'")
     page.get_by_role("button", name="Last hour").click()
-    page.wait_for_function(f"document.querySelector('{_DRAWN}')._fullLayout.xaxis.range[0] == '{whole[0]}'")
+    page.wait_for_function(f"document.querySelector('{_DRAWN}')._fullLayout.xaxis.range[0] == '{full_range[0]}'")
     assert "since" not in _asked(page)
     assert _lines(page)[_ONE] == points
 
@@ -147,8 +147,8 @@ def test_a_page_follows_a_collector_and_says_when_it_stopped(
 
     monkeypatch.setattr("whorl.analysis.telemetry.lines._PAUSE_NS", 3_000_000_000)
     page = window.new_page()
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+    sentence: list[str] = []
+    page.on("console", lambda message: sentence.append(message.text) if message.type == "error" else None)
     while not list((tmp_path / "store").glob("journal/*.journal")):
         page.wait_for_timeout(100)
     store = Store.open(tmp_path / "store")
@@ -170,7 +170,7 @@ def test_a_page_follows_a_collector_and_says_when_it_stopped(
         page.wait_for_function("!location.search.includes('live')")
         _ready(page)
         assert {"since", "until"} <= _asked(page).keys()
-        assert said == []
+        assert sentence == []
     finally:
         page.close()
         server.close()

@@ -51,7 +51,7 @@ def _fill(folder: Any) -> None:
     often = [name for name in names if name not in ("GPU-once", "GPU-never")]
     ran = [(name, day) for name in often for day in (0, 1, 1)] + [("GPU-once", 0)]
     ids = [f"r{number}" for number in range(len(ran))]
-    who = {
+    identity = {
         "run_id": ids,
         "cluster": ["c"] * len(ran),
         "gpu": [name for name, _ in ran],
@@ -60,8 +60,8 @@ def _fill(folder: Any) -> None:
     began = [day * _DAY + 1000 * number for number, (_, day) in enumerate(ran)]
     times = [10.0 + number % 3 / 10 for number in range(len(ran))]
     events = {"ts": [3 * _DAY], "cluster": ["c"], "gpu": ["GPU-lost"], "node": ["n2"], "kind": [EventKind.LOST.value]}
-    results = {**who, "figure": ["time"] * len(ran), "value": times, "unit": ["ms"] * len(ran)}
-    tables = {"gpus": gpus, "runs": {**who, "began": began}, "results": results, "events": events}
+    results = {**identity, "figure": ["time"] * len(ran), "value": times, "unit": ["ms"] * len(ran)}
+    tables = {"gpus": gpus, "runs": {**identity, "began": began}, "results": results, "events": events}
     store.append({name: arrow_rows(name, rows) for name, rows in tables.items()}, "made")
     store.close()
 
@@ -71,10 +71,10 @@ def states(built_once: BuiltOnce) -> Asked:
     return Asked(Store.open(built_once("states", _fill) / "store"))
 
 
-def _unharmed(said: str) -> None:
-    links = re.findall(r'"(?:href|src)": "([^"]*)"', said)
+def _unharmed(text: str) -> None:
+    links = re.findall(r'"(?:href|src)": "([^"]*)"', text)
     assert not [link for link in links if "<" in link or link.lower().startswith(("javascript:", "http", "//"))]
-    assert "dangerously" not in said
+    assert "dangerously" not in text
 
 
 @pytest.mark.long(short=2)
@@ -88,8 +88,8 @@ def test_a_page_that_a_person_leaves_answers_nothing_for_the_next_one(page: str,
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize("page", [page.path for page in PAGES])
 def test_no_value_in_an_address_harms_a_page(page: str, states: Asked) -> None:
-    every = random.Random(page).sample(list(product(_FIELDS, _VALUES)), count(15, short=3))
-    for field, value in every:
+    values = random.Random(page).sample(list(product(_FIELDS, _VALUES)), count(15, short=3))
+    for field, value in values:
         _unharmed(states.said(f"{page}?{field}={quote(value, errors='surrogatepass')}"))
 
 
@@ -100,8 +100,8 @@ _PAIR = st.tuples(st.sampled_from(_FIELDS), st.text(max_size=20) | st.sampled_fr
 @settings(max_examples=30)
 @given(st.sampled_from([page.path for page in PAGES]), st.lists(_PAIR, max_size=6))
 def test_no_mixture_of_values_harms_a_page(states: Asked, page: str, pairs: list[tuple[str, str]]) -> None:
-    asked = "&".join(f"{name}={quote(value, errors='surrogatepass')}" for name, value in pairs)
-    _unharmed(states.said(f"{page}?{asked}"))
+    query = "&".join(f"{name}={quote(value, errors='surrogatepass')}" for name, value in pairs)
+    _unharmed(states.said(f"{page}?{query}"))
 
 
 @pytest.mark.long(short=1)
@@ -127,7 +127,7 @@ def test_no_mixture_of_values_harms_a_page(states: Asked, page: str, pairs: list
     ],
 )
 def test_the_page_of_a_gpu_says_what_is_missing_and_what_to_do(gpu: str, says: tuple[str, ...], states: Asked) -> None:
-    said = states.said(f"gpu?gpu={quote(gpu)}")
-    _unharmed(said)
+    text = states.said(f"gpu?gpu={quote(gpu)}")
+    _unharmed(text)
     for sentence in says:
-        assert sentence in said
+        assert sentence in text

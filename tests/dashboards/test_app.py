@@ -42,14 +42,14 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 def _show(client: Any, path: str, search: str = "", base: str = "/") -> TestResponse:
     """What a browser asks for when it opens a page."""
-    asked = {
+    request = {
         "output": "..page.children...navigation.children...problem.children..",
         "outputs": [{"id": name, "property": "children"} for name in ("page", "navigation", "problem")],
         "inputs": [{"id": "url", "property": "pathname", "value": path}],
         "state": [{"id": "url", "property": "search", "value": search}],
         "changedPropIds": ["url.pathname"],
     }
-    answer = client.post(f"{base}_dash-update-component", json=asked)
+    answer = client.post(f"{base}_dash-update-component", json=request)
     assert isinstance(answer, TestResponse)
     return answer
 
@@ -92,10 +92,10 @@ def client(hostile: Store) -> Any:
 
 
 def test_the_first_page_shows_the_findings_with_what_is_not_known_as_n_a(client: Any) -> None:
-    said = _text(_show(client, "/"))
-    assert "1 of 1 GPU stands out." in said
-    assert said.count('"n/a"') == 4, "the effect, the times of the campaign and of the newest run"
-    assert "n/a %" not in said
+    text = _text(_show(client, "/"))
+    assert "1 of 1 GPU stands out." in text
+    assert text.count('"n/a"') == 4, "the effect, the times of the campaign and of the newest run"
+    assert "n/a %" not in text
 
 
 def test_names_with_html_in_them_stay_text(client: Any) -> None:
@@ -149,9 +149,9 @@ def test_a_question_that_no_page_asks_is_refused_without_a_word(
 
 def test_an_empty_store_says_which_command_fills_it(store: Store) -> None:
     client = make_app(Reading(store)).server.test_client()
-    said = _text(_show(client, "/"))
-    assert f"whorl probe run --store {store.root}" in said
-    assert "nothing to show yet: runs has no rows" in said
+    text = _text(_show(client, "/"))
+    assert f"whorl probe run --store {store.root}" in text
+    assert "nothing to show yet: runs has no rows" in text
     store.append({"runs": arrow_rows("runs", {"run_id": ["r"], "cluster": ["c"], "gpu": ["x"]})}, "a")
     assert "runs has no rows" not in _text(_show(client, "/"))
 
@@ -162,9 +162,9 @@ def test_a_store_that_went_away_is_told_and_not_taken_for_an_empty_one(store: St
     client = make_app(Reading(store)).server.test_client()
     assert "Nobody has judged" in _text(_show(client, "/"))
     away = store.root.rename(store.root.parent / "away")
-    said = _text(_show(client, "/"))
-    assert f"The store {store.root} is not there any more." in said
-    assert "Nobody has judged" not in said
+    text = _text(_show(client, "/"))
+    assert f"The store {store.root} is not there any more." in text
+    assert "Nobody has judged" not in text
     new_store(store.root)
     assert "This page needs the table runs" in _text(_show(client, "/")), "what another store had does not count"
     store.root.rename(store.root.parent / "other")
@@ -177,22 +177,22 @@ def test_a_page_without_rows_leads_to_those_that_have_some(store: Store) -> None
     assert "have something to show now" not in _text(_show(client, "/"))
     rows = {"ts": [0], "cluster": ["c"], "gpu": ["x"], "power_mw": [1]}
     store.append({"telemetry": arrow_rows("telemetry", rows)}, "t")
-    said = _text(_show(client, "/")).partition("have something to show now")[2]
-    assert '"href": "telemetry"' in said
-    assert '"href": "fleet"' not in said.partition('"navigation"')[0]
+    text = _text(_show(client, "/")).partition("have something to show now")[2]
+    assert '"href": "telemetry"' in text
+    assert '"href": "fleet"' not in text.partition('"navigation"')[0]
 
 
 @pytest.mark.long
 def test_the_page_gpu_says_that_nobody_judged_and_leads_only_to_pages_that_show_something(tmp_path: Path) -> None:
     measured = judged_store(tmp_path / "S", 8, (0,))
-    said = Asked(measured).said("gpu")
-    assert "Nobody has judged these GPUs yet" in said
-    assert f"whorl verdicts --store {measured.root}" in said
-    assert "No GPU has findings" not in said
-    said = Asked(measured).said("gpu?gpu=n01/1")
-    assert "The fleet, with this GPU marked" in said
-    assert "Its telemetry" not in said
-    assert "Its jobs and energy" not in said
+    text = Asked(measured).said("gpu")
+    assert "Nobody has judged these GPUs yet" in text
+    assert f"whorl verdicts --store {measured.root}" in text
+    assert "No GPU has findings" not in text
+    text = Asked(measured).said("gpu?gpu=n01/1")
+    assert "The fleet, with this GPU marked" in text
+    assert "Its telemetry" not in text
+    assert "Its jobs and energy" not in text
 
 
 def test_pages_and_what_they_load_name_no_other_host(client: Any) -> None:
@@ -261,8 +261,8 @@ def test_nothing_for_old_browsers_is_loaded_and_no_part_of_dash_needs_more_than_
     addresses = re.findall(r'<script src="([^"]*_dash-component-suites[^"]*)"', page)
     assert len(addresses) > 8
     scripts = ""
-    for one in addresses:
-        with client.get(one) as answer:
+    for address in addresses:
+        with client.get(address) as answer:
             scripts += answer.text
     used = "".join(re.findall(r"regeneratorRuntime[^}]*}", scripts))
     assert set(re.findall(r"\.(\w+)", used)) == {"mark", "wrap", "prev", "next", "stop", "isReady"}
@@ -270,13 +270,13 @@ def test_nothing_for_old_browsers_is_loaded_and_no_part_of_dash_needs_more_than_
 
 def test_who_types_the_token_gets_the_page_that_was_asked_for(hostile: Store) -> None:
     client: Any = make_app(Reading(hostile), token=TOKEN, prefix="/node/7/").server.test_client()
-    asked = "fleet?probe=a%26b&gpu=%22%3E%3Cb%3E"
-    for answer in (client.get(f"/{asked}"), client.post(f"/{asked}", data={"token": "wrong"})):
+    request = "fleet?probe=a%26b&gpu=%22%3E%3Cb%3E"
+    for answer in (client.get(f"/{request}"), client.post(f"/{request}", data={"token": "wrong"})):
         (action,) = re.findall(r'action="([^"]*)"', answer.text)
-        assert unescape(action) == f"/node/7/{asked}"
+        assert unescape(action) == f"/node/7/{request}"
         assert "<b>" not in answer.text
-    answer = client.post(f"/{asked}", data={"token": TOKEN})
-    assert answer.headers["Location"] == f"/node/7/{asked}"
+    answer = client.post(f"/{request}", data={"token": TOKEN})
+    assert answer.headers["Location"] == f"/node/7/{request}"
     client = make_app(Reading(hostile), token=TOKEN).server.test_client()
     away = client.post("/%2Fevil.example", data={"token": TOKEN}).headers["Location"]
     assert away == "/evil.example", "and no other host"
@@ -330,16 +330,16 @@ def test_many_clients_that_do_not_end_their_requests_stop_no_other(hostile: Stor
 
 
 def test_a_longer_path_is_no_prefix() -> None:
-    seen: list[str] = []
+    paths: list[str] = []
 
     def application(environ: dict[str, Any], _: object) -> list[bytes]:
-        seen.append(environ["PATH_INFO"])
+        paths.append(environ["PATH_INFO"])
         return []
 
     answer = without_prefix(application, "/node/7/")
     for path in ("/node/77/x", "/node/7/x", "/node/7"):
         answer({"PATH_INFO": path}, lambda *_: None)
-    assert seen == ["/node/77/x", "/x", "/"]
+    assert paths == ["/node/77/x", "/x", "/"]
 
 
 @pytest.mark.parametrize(
@@ -399,11 +399,11 @@ def test_who_has_not_the_printed_address_reads_nothing_until_a_signal_ends_it(ho
             assert _status(int(port), "/_dash-layout")[0] == 401
             status, cookie = _status(int(port), f"/?token={token}")
             assert (status, _status(int(port), "/_dash-layout", cookie)[0]) == (303, 200)
-            taken = click.testing.CliRunner().invoke(
+            done = click.testing.CliRunner().invoke(
                 cli, ["dashboard", "--store", str(hostile.root), "--listen", f"127.0.0.1:{port}"]
             )
-            assert taken.exit_code == 2
-            assert "another program listens there" in taken.output
+            assert done.exit_code == 2
+            assert "another program listens there" in done.output
             running.send_signal(signal.SIGTERM)
             assert running.stderr.read() == ""
             assert running.wait(60) == 0
@@ -454,13 +454,13 @@ def test_a_file_that_is_not_of_the_pages_is_not_found(client: Any) -> None:
 @pytest.mark.long
 def test_the_demo_is_measured_judged_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fleet that costs little stands in for the demo's, which tests/cli/test_demo.py measures."""
-    shown: list[Store] = []
+    text: list[Store] = []
 
     def measure(folder: Path, *_: Any) -> Any:
         return SimpleNamespace(store=judged_store(folder / "S", 8, (0,)))
 
     def make(reading: Reading, **options: Any) -> Any:
-        shown.append(reading.store)
+        text.append(reading.store)
         assert reading.store.sql("SELECT count(*) AS n FROM judgements").to_pydict() == {"n": [1]}
         return make_app(reading, **options)
 
@@ -472,7 +472,7 @@ def test_the_demo_is_measured_judged_and_shown(monkeypatch: pytest.MonkeyPatch) 
     )
     assert done.exit_code == 0, done.output
     assert "/?token=" in done.output
-    assert not shown[0].root.exists(), "it is removed at the end"
+    assert not text[0].root.exists(), "it is removed at the end"
 
 
 _READS_ON = """
@@ -519,10 +519,10 @@ def test_the_first_page_says_what_to_do_which_gpus_a_batch_has_and_that_the_othe
     store = judged_store(tmp_path / "S", 48, time=lambda gpu, day: 0.96 if gpu % 4 == 0 else 1.0, spread=0.001)
     [judgement] = conclude(store).judgements
     assert [row.name for row in judgement.rows] == ["12 GPUs"]
-    said = Asked(store).said("")
-    assert action(judgement.rows[0]) in said
-    assert all(f"gpu?cluster={CLUSTER}&gpu={quote(name, safe='')}" in said for name in judgement.rows[0].gpus)
-    assert "No GPU is slow or faulty. All 48 GPUs are fine." in said
+    text = Asked(store).said("")
+    assert action(judgement.rows[0]) in text
+    assert all(f"gpu?cluster={CLUSTER}&gpu={quote(name, safe='')}" in text for name in judgement.rows[0].gpus)
+    assert "No GPU is slow or faulty. All 48 GPUs are fine." in text
 
 
 @pytest.mark.long
@@ -531,20 +531,20 @@ def test_of_several_clusters_the_odd_one_is_shown_the_others_are_links_and_new_o
 ) -> None:
     store = judged_store(tmp_path / "S", 16, (0, 2), slow={5: 0.12})
     conclude(store)
-    said = Asked(store).said("")
-    assert "1 of 16 GPUs stands out. The other 15 are fine." in said
-    assert "sort and" not in said, "there is one finding"
-    assert "Nobody has judged" not in said
+    text = Asked(store).said("")
+    assert "1 of 16 GPUs stands out. The other 15 are fine." in text
+    assert "sort and" not in text, "there is one finding"
+    assert "Nobody has judged" not in text
     judged = {"judgement": ["2"], "cluster": ["other"], "judged_at": [BEGAN_NS], "gpus": [1], "findings": [0]}
     store.append({"judgements": arrow_rows("judgements", judged)}, "other")
-    said = Asked(store).said("")
-    assert "Other clusters (1)" in said
-    assert '"./?cluster=other"' in said
+    text = Asked(store).said("")
+    assert "Other clusters (1)" in text
+    assert '"./?cluster=other"' in text
     run = {"run_id": ["r"], "cluster": ["it's new"], "gpu": ["x"]}
     store.append({"runs": arrow_rows("runs", run)}, "new")
-    said = Asked(store).said("")
-    assert "Nobody has judged the GPUs of it's new yet" in said
-    assert f"""whorl verdicts --store {store.root} --cluster 'it'\\"'\\"'s new'""" in said
+    text = Asked(store).said("")
+    assert "Nobody has judged the GPUs of it's new yet" in text
+    assert f"""whorl verdicts --store {store.root} --cluster 'it'\\"'\\"'s new'""" in text
 
 
 @pytest.mark.long
@@ -556,12 +556,12 @@ def test_of_many_findings_the_worst_are_shown_and_a_link_to_all(tmp_path: Path) 
     run = {"run_id": ["1"], "cluster": ["a"], "gpu": ["x"]}
     tables = {"judgements": judged, "verdicts": verdicts, "runs": run}
     store.append({name: arrow_rows(name, rows) for name, rows in tables.items()}, "a")
-    said = Asked(store).said("")
-    assert list(dict.fromkeys(re.findall(r'"href": "gpu\?cluster=a&gpu=(a..)', said))) == names[:5]
-    assert "and 20 more findings" in said
-    assert '"./?cluster=a&findings=all"' in said
-    every = Asked(store).said("?findings=all")
-    assert all(name in every for name in names)
+    text = Asked(store).said("")
+    assert list(dict.fromkeys(re.findall(r'"href": "gpu\?cluster=a&gpu=(a..)', text))) == names[:5]
+    assert "and 20 more findings" in text
+    assert '"./?cluster=a&findings=all"' in text
+    gpus = Asked(store).said("?findings=all")
+    assert all(name in gpus for name in names)
 
 
 @pytest.mark.long
@@ -570,11 +570,11 @@ def test_where_no_gpu_could_be_judged_no_page_says_that_nothing_was_found(tmp_pa
     store = judged_store(tmp_path / "S", 16, (0, 0.1, 0.2), spread=0, workloads=["gemm-fp32"])
     [judgement] = conclude(store).judgements
     assert (judgement.gpus, judgement.rows) == (0, ())
-    asked = Asked(store)
-    first = asked.said("")
+    request = Asked(store)
+    first = request.said("")
     assert "None of 16 GPUs could be judged." in first
     assert "What could not be judged" in first
-    assert "No GPU of its cluster could be judged: nothing can be said of it." in asked.said("gpu?gpu=n01/1")
+    assert "No GPU of its cluster could be judged: nothing can be said of it." in request.said("gpu?gpu=n01/1")
     printed = click.testing.CliRunner().invoke(cli, ["explain", "n01/1", "--store", str(store.root)]).stdout
     assert "No GPU of its cluster could be judged: nothing can be said of it." in printed
 
@@ -598,8 +598,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     ],
 )
 def test_what_telemetry_cannot_be_shown_is_told(search: str, says: list[str], measured: Asked) -> None:
-    told = measured.said(f"telemetry?{search}")
-    assert [fragment for fragment in says if fragment not in told] == []
+    sentence = measured.said(f"telemetry?{search}")
+    assert [fragment for fragment in says if fragment not in sentence] == []
 
 
 @pytest.mark.long
@@ -607,8 +607,8 @@ def test_what_moves_on_with_the_newest_readings_has_no_fixed_range_in_its_fields
     assert '"telemetry-from": {"value": "2026-01-0' in measured.said("telemetry?gpu=c001-1/0")
     live = measured.said("telemetry?gpu=c001-1/0&live=5m")
     assert '"telemetry-from": {"value": ""}, "telemetry-to": {"value": ""}' in live
-    left = {"telemetry-live.value": "5m", "url.search": "?live=5m"}
-    answers = measured.changed(left | {"telemetry-from.n_blur": 1}, "telemetry-from.n_blur")
+    remaining = {"telemetry-live.value": "5m", "url.search": "?live=5m"}
+    answers = measured.changed(remaining | {"telemetry-from.n_blur": 1}, "telemetry-from.n_blur")
     assert "search" not in json.dumps(answers), "to leave a field does not end it"
 
 
@@ -624,20 +624,24 @@ def test_of_one_gpu_no_page_speaks_of_how_far_90_percent_of_them_are_apart(tmp_p
 @pytest.mark.long
 def test_of_runs_without_a_date_no_page_says_that_they_are_of_one_day_or_one_run(store: Store) -> None:
     n = range(24)
-    own = {"cluster": ["c"] * 24, "gpu": [f"g{one % 8}" for one in n]}
-    runs = own | {"run_id": [f"r{one}" for one in n], "workload": ["w"] * 24}
-    times = {"repeat": [0] * 24, "figure": ["time"] * 24, "unit": ["ms"] * 24, "value": [10 + one / 99 for one in n]}
-    tables: dict[str, dict[str, Any]] = {"gpus": own, "runs": runs | {"status": ["ok"] * 24}, "results": runs | times}
+    columns = {"cluster": ["c"] * 24, "gpu": [f"g{row % 8}" for row in n]}
+    runs = columns | {"run_id": [f"r{row}" for row in n], "workload": ["w"] * 24}
+    times = {"repeat": [0] * 24, "figure": ["time"] * 24, "unit": ["ms"] * 24, "value": [10 + row / 99 for row in n]}
+    tables: dict[str, dict[str, Any]] = {
+        "gpus": columns,
+        "runs": runs | {"status": ["ok"] * 24},
+        "results": runs | times,
+    }
     store.append({name: arrow_rows(name, rows) for name, rows in tables.items()}, "imported")
     conclude(store)
-    said = Asked(store).said("gpu?gpu=g1")
-    assert "its runs have no date: its past cannot be shown" in said
-    assert "Its runs have no date, so that nobody knows which are of one sitting" in said
-    assert "one day only" not in said
-    assert "ran once" not in said
+    text = Asked(store).said("gpu?gpu=g1")
+    assert "its runs have no date: its past cannot be shown" in text
+    assert "Its runs have no date, so that nobody knows which are of one sitting" in text
+    assert "one day only" not in text
+    assert "ran once" not in text
 
 
-def _table(said: str, name: str) -> dict[str, Any]:
+def _table(text: str, name: str) -> dict[str, Any]:
     """What a table of a page was given."""
 
     def within(part: Any) -> Iterator[dict[str, Any]]:
@@ -645,7 +649,7 @@ def _table(said: str, name: str) -> dict[str, Any]:
             if part.get("id") == name:
                 yield part
             part = list(part.values())
-        for one in part if isinstance(part, list) else ():
-            yield from within(one)
+        for inner in part if isinstance(part, list) else ():
+            yield from within(inner)
 
-    return next(within(json.loads(said)))
+    return next(within(json.loads(text)))

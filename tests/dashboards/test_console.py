@@ -27,32 +27,32 @@ from whorl.tests.stores import new_store
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    made = new_store(tmp_path_factory.mktemp("console") / "store")
+    made_store = new_store(tmp_path_factory.mktemp("console") / "store")
     runs = {"run_id": ["a", "b"], "gpu": ["<b>GPU</b>", "=1+1"], "power_w": [300.5, None]}
-    made.append({"runs": pa.table(runs)}, "x")
-    made.share = Share(200, 1)
-    return made
+    made_store.append({"runs": pa.table(runs)}, "x")
+    made_store.share = Share(200, 1)
+    return made_store
 
 
 @pytest.fixture(scope="module")
 def console(store: Store) -> Iterator[Console]:
-    made = Console(store.root, QueryLimits(seconds=60, memory_mb=300, file_bytes=500_000))
-    yield made
-    made.close()
+    made_console = Console(store.root, QueryLimits(seconds=60, memory_mb=300, file_bytes=500_000))
+    yield made_console
+    made_console.close()
 
 
 @pytest.fixture(scope="module")
 def hasty(store: Store) -> Iterator[Console]:
     """A console that stops a query after three seconds."""
-    made = Console(store.root, QueryLimits(seconds=3.0, memory_mb=300))
-    made.show("select 1", "warm")
-    yield made
-    made.close()
+    made_console = Console(store.root, QueryLimits(seconds=3.0, memory_mb=300))
+    made_console.show("select 1", "warm")
+    yield made_console
+    made_console.close()
 
 
-def _cells(shown: FirstRows) -> list[str | None]:
-    assert len(shown.rows) == 1
-    return shown.rows[0]
+def _cells(answer: FirstRows) -> list[str | None]:
+    assert len(answer.rows) == 1
+    return answer.rows[0]
 
 
 # -- what is shown ------------------------------------------------------------------------------------------------
@@ -82,19 +82,19 @@ EXACT = [
 
 
 def test_every_kind_of_value_is_shown_exactly(console: Console) -> None:
-    shown = console.show("select " + ", ".join(f"{expression} as a" for expression, _ in EXACT), "me")
-    assert _cells(shown) == [text for _, text in EXACT]
-    assert [column.name for column in shown.columns][:3] == ["a", "a:1", "a:2"]
-    assert [shown.columns[place].type for place in (7, 10, 11)] == ["BIGINT", "DECIMAL(38,10)", "TIMESTAMP_NS"]
-    assert [shown.columns[place].numeric for place in (2, 7, 10, 11, 16)] == [True, True, True, False, False]
+    answer = console.show("select " + ", ".join(f"{expression} as a" for expression, _ in EXACT), "me")
+    assert _cells(answer) == [text for _, text in EXACT]
+    assert [column.name for column in answer.columns][:3] == ["a", "a:1", "a:2"]
+    assert [answer.columns[place].type for place in (7, 10, 11)] == ["BIGINT", "DECIMAL(38,10)", "TIMESTAMP_NS"]
+    assert [answer.columns[place].numeric for place in (2, 7, 10, 11, 16)] == [True, True, True, False, False]
 
 
 def test_a_long_answer_is_cut_and_counted(console: Console) -> None:
-    shown = console.show("select i, repeat('x', 1000) as long from range(123456) t(i)", "me")
-    assert (len(shown.rows), shown.total) == (1000, None)
-    assert shown.rows[-1] == ["999", "x" * 400 + "…"]
-    assert shown.cut == 1000
-    with pa.ipc.open_stream(shown.points) as stream:
+    answer = console.show("select i, repeat('x', 1000) as long from range(123456) t(i)", "me")
+    assert (len(answer.rows), answer.total) == (1000, None)
+    assert answer.rows[-1] == ["999", "x" * 400 + "…"]
+    assert answer.cut == 1000
+    with pa.ipc.open_stream(answer.points) as stream:
         points = stream.read_all()
     assert points.num_rows == 10_000
     assert points.schema.types == [pa.float64(), pa.large_string()]
@@ -102,16 +102,16 @@ def test_a_long_answer_is_cut_and_counted(console: Console) -> None:
 
 def test_what_is_sent_is_bounded_whatever_the_rows_hold(console: Console) -> None:
     wide = ", ".join(f"repeat(chr(1), 300) as c{place}" for place in range(300))
-    shown = console.show(f"select {wide} from range(50)", "me")
-    assert (shown.all_columns, len(shown.columns), shown.total) == (300, 200, 50)
-    assert len(shown.rows) < 50
-    assert len(json.dumps(shown.rows)) < 1_000_000
-    assert len(shown.points) < 5_000_000
+    answer = console.show(f"select {wide} from range(50)", "me")
+    assert (answer.all_columns, len(answer.columns), answer.total) == (300, 200, 50)
+    assert len(answer.rows) < 50
+    assert len(json.dumps(answer.rows)) < 1_000_000
+    assert len(answer.points) < 5_000_000
 
 
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "sentence"),
     [
         ("selec 1", 'syntax error at or near "selec" (line 1, character 1)'),
         ("select 'é',\n  nothing from runs", "(line 2, character 3)"),
@@ -124,10 +124,10 @@ def test_what_is_sent_is_bounded_whatever_the_rows_hold(console: Console) -> Non
         ("select " + "1, " * 6000 + "1", "longer than 16,000 characters"),
     ],
 )
-def test_an_error_is_one_sentence_with_its_place(console: Console, query: str, said: str) -> None:
+def test_an_error_is_one_sentence_with_its_place(console: Console, query: str, sentence: str) -> None:
     with pytest.raises(QueryError) as raised:
         console.show(query, "me")
-    assert said in str(raised.value)
+    assert sentence in str(raised.value)
     assert "\n" not in str(raised.value)
     assert "unsafe" not in str(raised.value)
 
@@ -191,8 +191,8 @@ def test_a_query_without_end_is_ended(hasty: Console, query: str) -> None:
 @pytest.mark.long
 def test_the_rows_of_an_answer_without_end_are_shown(hasty: Console) -> None:
     hasty.show("select 1", "me")
-    shown = hasty.show("select i from range(1000000000000) t(i)", "me")
-    assert (len(shown.rows), shown.total) == (1000, None)
+    answer = hasty.show("select i from range(1000000000000) t(i)", "me")
+    assert (len(answer.rows), answer.total) == (1000, None)
 
 
 @pytest.mark.parametrize("query", sample(GREEDY, short=1))
@@ -204,12 +204,12 @@ def test_a_query_that_wants_too_much_memory_fails_and_the_next_one_does_not(cons
 
 @pytest.mark.long
 def test_a_query_is_stopped_by_who_asked_and_by_their_next_one(console: Console) -> None:
-    said: list[str] = []
+    sentence: list[str] = []
 
     def ask() -> None:
         with pytest.raises(QueryError) as raised:
             console.show(ENDLESS[0], "me")
-        said.append(str(raised.value))
+        sentence.append(str(raised.value))
 
     def asked() -> threading.Thread:
         thread = threading.Thread(target=ask)
@@ -226,24 +226,24 @@ def test_a_query_is_stopped_by_who_asked_and_by_their_next_one(console: Console)
     thread = asked()
     assert _cells(console.show("select 2", "me")) == ["2"]
     thread.join()
-    assert said == ["the query was stopped"] * 2
+    assert sentence == ["the query was stopped"] * 2
 
 
 @pytest.mark.long
 def test_a_third_person_is_told_to_wait(console: Console) -> None:
-    def ask(who: str) -> None:
+    def ask(person: str) -> None:
         with pytest.raises(QueryError, match="the query was stopped"):
-            console.show(ENDLESS[0], who)
+            console.show(ENDLESS[0], person)
 
-    threads = [threading.Thread(target=ask, args=(who,)) for who in ("a", "b")]
+    threads = [threading.Thread(target=ask, args=(person,)) for person in ("a", "b")]
     for thread in threads:
         thread.start()
     while len(console.running()) < 2:
         time.sleep(0.01)
     with pytest.raises(QueryError, match="2 other queries are running"):
         console.show("select 1", "c")
-    for who in ("a", "b"):
-        console.stop(who)
+    for person in ("a", "b"):
+        console.stop(person)
     for thread in threads:
         thread.join()
     assert _cells(console.show("select 1", "c")) == ["1"]
@@ -308,5 +308,5 @@ def test_an_answer_without_rows_has_a_head(console: Console, tmp_path: Path) -> 
     path = tmp_path / "answer.csv"
     assert console.write("select gpu, power_w from runs where false", "csv", path, "me").rows == 0
     assert path.read_text() == '"gpu","power_w"\n'
-    shown = console.show("select gpu from runs where false", "me")
-    assert (shown.rows, shown.total) == ([], 0)
+    answer = console.show("select gpu from runs where false", "me")
+    assert (answer.rows, answer.total) == ([], 0)

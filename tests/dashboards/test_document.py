@@ -132,12 +132,12 @@ SENTENCES = [
 
 
 def test_terminal_report_notebook_and_page_say_the_same() -> None:
-    said = document()
+    statement = document()
     drawn = {
-        "terminal": terminal.text(said),
-        "report": visible(html.page(said)),
-        "notebook": visible(html.fragment(said.parts)),
-        "page": of_dash(components(said.parts)),
+        "terminal": terminal.text(statement),
+        "report": visible(html.page(statement)),
+        "notebook": visible(html.fragment(statement.parts)),
+        "page": of_dash(components(statement.parts)),
     }
     for name, text in drawn.items():
         missing = [sentence for sentence in SENTENCES if plain(sentence) not in plain(text)]
@@ -184,9 +184,9 @@ def test_a_link_of_a_table_leads_to_the_cluster_of_its_row() -> None:
 
 def test_rows_that_are_not_drawn_are_counted_everywhere() -> None:
     parts: list[Part] = [Table(["a"], [["1"], ["2"], ["3"]], most=1), Findings([FINDING] * 3, most=1)]
-    said = document(*parts)
-    assert terminal.text(said).count("and 2 more: --json has all") == 2
-    assert html.page(said).count("and 2 more") == 2
+    text = document(*parts)
+    assert terminal.text(text).count("and 2 more: --json has all") == 2
+    assert html.page(text).count("and 2 more") == 2
     assert of_dash(components(parts)).count("and 2 more") == 2
 
 
@@ -205,7 +205,7 @@ def test_a_listing_is_cut_in_a_terminal_and_packed_in_a_page() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "digits"),
     [
         (with_interval(6.123, 5.2, 7.0, signed=True, unit="%"), "+6.1 % [+5.2, +7.0]"),
         (with_interval(0.3012, 0.3009, 0.3015), "0.30120 [0.30090, 0.30150]"),
@@ -223,5 +223,5 @@ def test_a_listing_is_cut_in_a_terminal_and_packed_in_a_page() -> None:
         (number(0.00002), "2.000e-05"),
     ],
 )
-def test_numbers_have_the_digits_that_a_reader_needs(text: str, shown: str) -> None:
-    assert text == shown
+def test_numbers_have_the_digits_that_a_reader_needs(text: str, digits: str) -> None:
+    assert text == digits

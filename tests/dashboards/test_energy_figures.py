@@ -28,37 +28,40 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Four GPUs over two days; jobs of 20 users, one with HTML in the name. One GPU reads 0 W, one job's is unknown."""
     seconds = np.arange(0, 1.5 * DAY, 60.0)
     busy = np.where((seconds // 3600) % 2 == 0, 250.0, 50.0)
-    jobs = [job(one, "abc"[one % 3], one * 3600, one * 3600 + 3000, user=f"u{one:02d}") for one in range(17)]
+    jobs = [
+        job(number, "abc"[number % 3], number * 3600, number * 3600 + 3000, user=f"u{number:02d}")
+        for number in range(17)
+    ]
     jobs += [job("h", "a", 20 * 3600, 21 * 3600, user=HOSTILE), job("zero", "z", 0, 3600, user="zero")]
     jobs.append(job("lost", "GPU-lost", 0, 3600, user="lost"))
-    telemetry = [readings(one, seconds.tolist(), busy.tolist()) for one in "abc"]
+    telemetry = [readings(number, seconds.tolist(), busy.tolist()) for number in "abc"]
     telemetry.append(readings("z", seconds.tolist(), np.zeros_like(seconds).tolist()))
-    return store_of(tmp_path_factory.mktemp("energy") / "s", [gpu(one) for one in "abcz"], telemetry, jobs)
+    return store_of(tmp_path_factory.mktemp("energy") / "s", [gpu(number) for number in "abcz"], telemetry, jobs)
 
 
 @pytest.fixture(scope="module")
-def found(store: Store) -> EnergySummary:
+def energy_summary(store: Store) -> EnergySummary:
     return summary(store)
 
 
 @pytest.fixture(scope="module")
-def one(store: Store) -> OneJob:
+def single_job(store: Store) -> OneJob:
     return one_job(store, "h")
 
 
-def _days(found: EnergySummary) -> pl.DataFrame:
+def _days(energy_summary: EnergySummary) -> pl.DataFrame:
     """The first day, six times."""
-    row = found.answers[By.DAY].rows.head(1)
-    return pl.concat([row.with_columns(pl.col("day") + pl.duration(days=one)) for one in range(6)])
+    row = energy_summary.answers[By.DAY].rows.head(1)
+    return pl.concat([row.with_columns(pl.col("day") + pl.duration(days=number)) for number in range(6)])
 
 
-def test_the_bars_of_a_day_are_its_parts_and_the_line_its_interval(found: EnergySummary) -> None:
-    rows = _days(found)
+def test_the_bars_of_a_day_are_its_parts_and_the_line_its_interval(energy_summary: EnergySummary) -> None:
+    rows = _days(energy_summary)
     figure = books(rows)
     bars = [trace for trace in figure.data if trace.type == "bar"]
-    assert [bar.name for bar in bars] == [what for _, what, _ in PARTS.values()]
+    assert [bar.name for bar in bars] == [part for _, part, _ in PARTS.values()]
     for bar, (column, _, _) in zip(bars, PARTS.values(), strict=True):
-        assert [str(one) for one in bar.x] == [str(one) for one in rows["day"]]
+        assert [str(row) for row in bar.x] == [str(row) for row in rows["day"]]
         assert list(bar.y) == pytest.approx((rows[column] / 3.6e6).to_list())
     (line,) = [trace for trace in figure.data if trace.type == "scatter"]
     tops = np.array(line.y) + np.array(line.error_y.array)
@@ -68,8 +71,8 @@ def test_the_bars_of_a_day_are_its_parts_and_the_line_its_interval(found: Energy
     assert figure.layout.yaxis.title.text == "kWh"
 
 
-def test_a_day_without_a_figure_is_marked_and_has_no_bar(found: EnergySummary) -> None:
-    rows = _days(found)
+def test_a_day_without_a_figure_is_marked_and_has_no_bar(energy_summary: EnergySummary) -> None:
+    rows = _days(energy_summary)
     parts = [column for column, _, _ in PARTS.values()]
     gone = rows.with_columns(
         pl.when(pl.col("day") == rows["day"][0]).then(None).otherwise(name).alias(name)
@@ -78,34 +81,34 @@ def test_a_day_without_a_figure_is_marked_and_has_no_bar(found: EnergySummary) -
     figure = books(gone)
     assert all(trace.y[0] is None for trace in figure.data if trace.type == "bar")
     (marked,) = [trace for trace in figure.data if trace.type == "scatter" and trace.mode == "text"]
-    assert ([str(one) for one in marked.x], list(marked.text)) == ([str(rows["day"][0])], ["n/a"])
+    assert ([str(row) for row in marked.x], list(marked.text)) == ([str(rows["day"][0])], ["n/a"])
 
 
-def _largest(found: EnergySummary, by: By) -> Any:
-    (figure,) = largest_chart(found, (by,)).figures.values()
+def _largest(energy_summary: EnergySummary, by: By) -> Any:
+    (figure,) = largest_chart(energy_summary, (by,)).figures.values()
     return figure
 
 
-def test_the_largest_have_a_bar_each(found: EnergySummary) -> None:
-    figure = _largest(found, By.USER)
+def test_the_largest_have_a_bar_each(energy_summary: EnergySummary) -> None:
+    figure = _largest(energy_summary, By.USER)
     (bars,) = figure.data
-    first = found.answers[By.USER].rows.filter(pl.col("kind") == "job").head(15)
+    first = energy_summary.answers[By.USER].rows.filter(pl.col("kind") == "job").head(15)
     assert "&lt;b&gt;ann&lt;/b&gt;" in figure.layout.yaxis.ticktext
     assert HOSTILE not in str(bars.hovertext)
     assert list(bars.x) == pytest.approx((first["energy_j"] / 3600).to_list())
     assert figure.layout.xaxis.title.text == "Wh"
 
 
-def test_what_has_no_figure_has_no_bar_and_says_why(found: EnergySummary) -> None:
-    bars, missing = _largest(found, By.GPU).data
+def test_what_has_no_figure_has_no_bar_and_says_why(energy_summary: EnergySummary) -> None:
+    bars, missing = _largest(energy_summary, By.GPU).data
     assert list(bars.y) == [0, 1, 2]
     assert (list(missing.y), missing.text[0].strip()) == ([3], "n/a")
     assert "0 W" in missing.hovertext[0]
 
 
 @pytest.mark.parametrize("by", list(By))
-def test_a_table_has_the_names_and_figures_of_the_answer(by: By, found: EnergySummary) -> None:
-    answer = found.answers[by]
+def test_a_table_has_the_names_and_figures_of_the_answer(by: By, energy_summary: EnergySummary) -> None:
+    answer = energy_summary.answers[by]
     rows = answer.rows.reverse().to_dicts() if by is By.DAY else answer.rows.to_dicts()
     table = rows_table(answer)
     heads = [column.head for column in table.heads]
@@ -120,8 +123,8 @@ def test_a_table_has_the_names_and_figures_of_the_answer(by: By, found: EnergySu
 
 
 @pytest.mark.long
-def test_the_gpus_of_a_job_are_shown_with_what_is_not_known_as_missing(one: OneJob) -> None:
-    (section,) = job_document(one).parts
+def test_the_gpus_of_a_job_are_shown_with_what_is_not_known_as_missing(single_job: OneJob) -> None:
+    (section,) = job_document(single_job).parts
     assert isinstance(section, Section)
     gpus = next(part for part in section.parts if isinstance(part, Section))
     (table,) = [part for part in gpus.parts if isinstance(part, Table)]
@@ -142,16 +145,16 @@ def test_the_gpus_of_a_job_are_shown_with_what_is_not_known_as_missing(one: OneJ
     assert any("`whorl campaign`" in part for part in gpus.parts if isinstance(part, str))
 
 
-def test_each_problem_says_what_to_do(found: EnergySummary) -> None:
-    kinds, each = list(balance_document(found.balance).tables())[1:]
+def test_each_problem_says_what_to_do(energy_summary: EnergySummary) -> None:
+    kinds, apiece = list(balance_document(energy_summary.balance).tables())[1:]
     assert {"zero watts", "unknown GPU"} <= {row[0] for row in kinds.rows}
     assert {row[4] for row in kinds.rows} <= set(TO_DO.values())
-    (about,) = [row[1] for row in each.rows if row[0] == "unknown GPU"]
+    (about,) = [row[1] for row in apiece.rows if row[0] == "unknown GPU"]
     assert str(about).startswith("GPU GPU-lost job lost, ")
 
 
-def test_an_empty_answer_gives_empty_figures(found: EnergySummary) -> None:
-    answers = {by: replace(answer, rows=answer.rows.clear()) for by, answer in found.answers.items()}
-    empty = replace(found, answers=answers)
+def test_an_empty_answer_gives_empty_figures(energy_summary: EnergySummary) -> None:
+    answers = {by: replace(answer, rows=answer.rows.clear()) for by, answer in energy_summary.answers.items()}
+    empty = replace(energy_summary, answers=answers)
     assert _largest(empty, By.USER).data[0].x == ()
     assert not days_chart(empty).figures

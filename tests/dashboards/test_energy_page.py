@@ -32,14 +32,14 @@ _OUTPUTS = (
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Two GPUs for an hour; three jobs, of which one runs, one ended before it began, and one names no GPU."""
-    seconds = [10.0 * one for one in range(360)]
-    watts = [250.0 if 600 <= one < 2400 else 50.0 for one in seconds]
+    seconds = [10.0 * number for number in range(360)]
+    watts = [250.0 if 600 <= number < 2400 else 50.0 for number in seconds]
     jobs = [
         job(1, "a", 600, 2400, user=HOSTILE, account=HOSTILE), job("run", "b", 600, None), job("back", "a", 500, 400),
         job("nowhere", None, 600, 700), job("unread", "z", 600, 700, node="n2"),
     ]  # fmt: skip
     path = tmp_path_factory.mktemp("energy-page") / "s"
-    return store_of(path, [gpu("a"), gpu("b")], [readings(one, seconds, watts) for one in "ab"], jobs)
+    return store_of(path, [gpu("a"), gpu("b")], [readings(number, seconds, watts) for number in "ab"], jobs)
 
 
 @pytest.fixture(scope="module")
@@ -47,38 +47,38 @@ def client(store: Store) -> Any:
     return make_app(Reading(store)).server.test_client()
 
 
-def _asked(client: Any, search: str, by: str = "url.search", shown: Any = None) -> dict[str, Any]:
+def _asked(client: Any, search: str, by: str = "url.search", text: Any = None) -> dict[str, Any]:
     """What the page follows an address with."""
-    names = "...".join(f"{name}.{of}" for name, of in _OUTPUTS)
-    asked = {
+    names = "...".join(f"{name}.{subject}" for name, subject in _OUTPUTS)
+    request = {
         "output": f"..{names}..",
-        "outputs": [{"id": name, "property": of} for name, of in _OUTPUTS],
+        "outputs": [{"id": name, "property": subject} for name, subject in _OUTPUTS],
         "inputs": [
             {"id": "url", "property": "search", "value": search},
             {"id": "energy-poll", "property": "n_intervals", "value": 1},
             {"id": "energy-again", "property": "n_clicks", "value": 0},
         ],
         "state": [
-            {"id": "energy-drawn", "property": "data", "value": shown},
+            {"id": "energy-drawn", "property": "data", "value": text},
             {"id": "url", "property": "pathname", "value": "/energy"},
         ],
         "changedPropIds": [by],
     }
-    answer = client.post("/_dash-update-component", json=asked)
+    answer = client.post("/_dash-update-component", json=request)
     assert answer.status_code == 200, answer.text
     return dict(answer.json["response"])
 
 
 def _done(client: Any, search: str) -> dict[str, Any]:
     deadline = time.monotonic() + 60
-    while not (found := _asked(client, search))["energy-poll"]["disabled"]:
+    while not (answers := _asked(client, search))["energy-poll"]["disabled"]:
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    return found
+    return answers
 
 
-def _words(found: dict[str, Any]) -> str:
-    return json.dumps(found["energy-body"]["children"], ensure_ascii=False)
+def _words(answers: dict[str, Any]) -> str:
+    return json.dumps(answers["energy-body"]["children"], ensure_ascii=False)
 
 
 def _drawn(part: Any) -> str:
@@ -88,12 +88,12 @@ def _drawn(part: Any) -> str:
     return "".join(map(_drawn, part)) if isinstance(part, list) else f">{part}<"
 
 
-def _figures(found: Any) -> list[Any]:
+def _figures(tree: Any) -> list[Any]:
     """The Plotly figures in an answer."""
-    if isinstance(found, dict):
-        own = [found["figure"]] if isinstance(found.get("figure"), dict) and "data" in found["figure"] else []
-        return own + [one for part in found.values() for one in _figures(part)]
-    return [one for part in found for one in _figures(part)] if isinstance(found, list) else []
+    if isinstance(tree, dict):
+        figures = [tree["figure"]] if isinstance(tree.get("figure"), dict) and "data" in tree["figure"] else []
+        return figures + [inner for part in tree.values() for inner in _figures(part)]
+    return [inner for part in tree for inner in _figures(part)] if isinstance(tree, list) else []
 
 
 def _printed(store: Store, *arguments: str) -> str:
@@ -119,19 +119,19 @@ def test_what_is_strange_about_a_job_is_told(number: str, says: str, client: Any
 @pytest.mark.long
 def test_books_of_which_nothing_is_known_are_na_and_never_0(tmp_path: Path) -> None:
     stuck = readings("a", range(60), [200.0] * 60, quality=["power_stuck"] * 60)
-    made = store_of(tmp_path / "stuck", [gpu("a")], [stuck], [])
-    said = _words(_done(make_app(Reading(made)).server.test_client(), ""))
-    assert "n/a: the energy of no GPU is known" in said
-    assert "The books balance" not in said
-    assert '"0 J"' not in said
-    assert "0 J metered" not in said
-    assert "n/a: the energy of no GPU is known" in _printed(made, "reconcile")
+    made_store = store_of(tmp_path / "stuck", [gpu("a")], [stuck], [])
+    text = _words(_done(make_app(Reading(made_store)).server.test_client(), ""))
+    assert "n/a: the energy of no GPU is known" in text
+    assert "The books balance" not in text
+    assert '"0 J"' not in text
+    assert "0 J metered" not in text
+    assert "n/a: the energy of no GPU is known" in _printed(made_store, "reconcile")
 
 
 def test_from_a_job_that_is_not_there_a_link_leads_back(client: Any, store: Store) -> None:
     assert "knows no job none" in _words(_done(client, "?job=none&by=user"))
-    said = Asked(store).said("energy?job=none&by=user").partition('"energy-back"')[2]
-    assert '"href": "energy?by=user"' in said
+    text = Asked(store).said("energy?job=none&by=user").partition('"energy-back"')[2]
+    assert '"href": "energy?by=user"' in text
 
 
 @pytest.mark.long
@@ -147,11 +147,11 @@ def test_a_job_without_energy_is_na_and_never_0(client: Any, store: Store) -> No
 @pytest.mark.long
 def test_names_of_people_stay_text(client: Any) -> None:
     for by in ("user", "account", "job"):
-        said = _words(_done(client, f"?by={by}"))
-        assert "dangerously" not in said
-        assert "Markdown" not in said
-    by_user = [one for one in _figures(_done(client, "?by=user")) if "yaxis" in one["layout"]]
-    drawn = json.dumps([(one["layout"]["yaxis"], one["data"]) for one in by_user])
+        text = _words(_done(client, f"?by={by}"))
+        assert "dangerously" not in text
+        assert "Markdown" not in text
+    by_user = [_figure for _figure in _figures(_done(client, "?by=user")) if "yaxis" in _figure["layout"]]
+    drawn = json.dumps([(_figure["layout"]["yaxis"], _figure["data"]) for _figure in by_user])
     assert "&lt;img" in drawn, "Plotly shows it as text"
     assert "<img" not in drawn
 
@@ -179,16 +179,16 @@ def test_without_telemetry_jobs_or_a_cluster_there_is_a_sentence(client: Any, tm
     alone = store_of(tmp_path / "a", [gpu("a")], [readings("a", range(99), [200.0] * 99)], [])
     assert "No job is known in this time" in _words(_done(make_app(Reading(alone)).server.test_client(), ""))
     unread = store_of(tmp_path / "b", [gpu("a")], [], [job(1, "a", 600, 2400)])
-    said = _words(_done(make_app(Reading(unread)).server.test_client(), ""))
-    assert "has no telemetry" in said
-    assert "whorl collect" in said
+    text = _words(_done(make_app(Reading(unread)).server.test_client(), ""))
+    assert "has no telemetry" in text
+    assert "whorl collect" in text
 
 
 @pytest.mark.long
 def test_a_cluster_of_a_bookmark_that_no_list_has_stays_in_the_address_and_is_told(client: Any, store: Store) -> None:
     """A list that lacks it has no value, which is not what a person chose: all clusters."""
-    found = _done(client, "?cluster=gone")
-    assert "no telemetry of cluster gone" in _words(found)
+    result = _done(client, "?cluster=gone")
+    assert "no telemetry of cluster gone" in _words(result)
     assert '"energy-cluster": {"value": null}' in Asked(store).said("energy?cluster=gone")
     answers = Asked(store).changed(
         {"energy-cluster.value": None, "url.search": "?cluster=gone", "energy-by.value": "user"}, "energy-cluster.value"
@@ -198,24 +198,24 @@ def test_a_cluster_of_a_bookmark_that_no_list_has_stays_in_the_address_and_is_to
 
 @pytest.mark.long
 def test_what_all_jobs_share_is_read_once_and_changes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
+    readings_made = []
 
-    def counted(*asked: Any) -> Ground:
-        made.append(asked)
-        return ground(*asked)
+    def counted(*request: Any) -> Ground:
+        readings_made.append(request)
+        return ground(*request)
 
     monkeypatch.setattr(page, "ground", counted)
     client: Any = make_app(Reading(store)).server.test_client()
-    said = [_words(_done(client, f"?job={number}")) for number in ("1", "run")]
-    assert len(made) == 1
+    text = [_words(_done(client, f"?job={number}")) for number in ("1", "run")]
+    assert len(readings_made) == 1
     again = make_app(Reading(store)).server.test_client()
-    assert _words(_done(again, "?job=run")) == said[1]
-    kept = ground(store, "c")
-    whole, alone = job_offline(store, "1", grounds=lambda *_: kept), job_offline(store, "1")
-    assert whole.gpus.equals(alone.gpus)
-    assert whole.elsewhere is not None
+    assert _words(_done(again, "?job=run")) == text[1]
+    answers = ground(store, "c")
+    together, alone = job_offline(store, "1", grounds=lambda *_: answers), job_offline(store, "1")
+    assert together.gpus.equals(alone.gpus)
+    assert together.elsewhere is not None
     assert alone.elsewhere is not None
-    assert [one.choice for one in whole.elsewhere.quotes] == [one.choice for one in alone.elsewhere.quotes]
+    assert [quote.choice for quote in together.elsewhere.quotes] == [quote.choice for quote in alone.elsewhere.quotes]
 
 
 @pytest.mark.long

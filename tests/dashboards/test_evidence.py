@@ -163,6 +163,6 @@ def test_size_and_evidence_have_n_and_intervals() -> None:
 
 
 def test_a_planted_fault_that_was_missed_says_why() -> None:
-    found, others, missed = (remark(Planted("GPU-1", "hot", kind)) for kind in ("hot", "slow", ""))
-    assert (found, others) == ("", "found, but not as hot")
+    noticed, others, missed = (remark(Planted("GPU-1", "hot", kind)) for kind in ("hot", "slow", ""))
+    assert (noticed, others) == ("", "found, but not as hot")
     assert missed != remark(Planted("GPU-1", "drift", "")) != ""

@@ -47,29 +47,29 @@ def _view(gpus: int, slow: int = 1) -> FleetView:
     random = np.random.default_rng(1)
     number = np.arange(gpus)
     values = {name: random.normal(0 if name.endswith(("pct", "_c")) else 300, 2, gpus) for name in _COLUMNS}
-    named = pl.Series([HOSTILE, *(f"n{one // 6:04}/{one % 6}" for one in range(1, gpus))])
+    names = pl.Series([HOSTILE, *(f"n{row // 6:04}/{row % 6}" for row in range(1, gpus))])
     rows = pl.DataFrame(
         {
-            "gpu": [f"GPU-{one:08x}-0000-4000-8000-{one:012x}" for one in number],
-            "name": named,
-            "label": named,
-            "node": [f"n{one // 6:04}" for one in number],
-            "cabinet": [f"r{one // 108:03}" for one in number],
+            "gpu": [f"GPU-{row:08x}-0000-4000-8000-{row:012x}" for row in number],
+            "name": names,
+            "label": names,
+            "node": [f"n{row // 6:04}" for row in number],
+            "cabinet": [f"r{row // 108:03}" for row in number],
             "slot": number % 6,
             "model": ["V100"] * gpus,
             "n": [0, *[20] * (gpus - 1)],
             "sittings": [0, *[5] * (gpus - 1)],
             **{
-                f"{name}{end}": own + by
-                for name, own in values.items()
+                f"{name}{end}": of_gpu + by
+                for name, of_gpu in values.items()
                 for end, by in (("", 0), ("_low", -1), ("_high", 1))
             },
         }
     ).with_columns(pl.when(pl.col("n") > 0).then(pl.col(pl.Float64).cast(pl.Float32)))
     choice = FleetChoice(Comparable("c", (Work("w", gpus),), ()), ("c",), "w", None, GPU_FIGURES[0], GPU_FIGURES, None)
-    verdicts = tuple(_verdict(name) for name in named[1 : 1 + slow])
-    found = Beside(rows, 20 * gpus, None, None, ())
-    return placed(choice, found, Grid.of(rows), Judgement("c", verdicts, (), gpus, 1))
+    verdicts = tuple(_verdict(name) for name in names[1 : 1 + slow])
+    comparison = Beside(rows, 20 * gpus, None, None, ())
+    return placed(choice, comparison, Grid.of(rows), Judgement("c", verdicts, (), gpus, 1))
 
 
 @pytest.fixture(scope="module")
@@ -155,10 +155,10 @@ def test_the_mouse_is_on_a_gpu(small: FleetView) -> None:
 
 def test_the_pointer_says_figure_interval_and_n_and_names_are_no_markup(small: FleetView) -> None:
     gpu = small.rows.row(8, named=True)
-    said = " | ".join(_texts(tip(small, 8)))
-    assert "n0001/2" in said
-    assert "{} (95 %: {} to {} %)".format(*(signed(gpu[f"slower_pct{end}"]) for end in ("", "_low", "_high"))) in said
-    assert "20 runs in 5 sittings" in said
+    joined = " | ".join(_texts(tip(small, 8)))
+    assert "n0001/2" in joined
+    assert "{} (95 %: {} to {} %)".format(*(signed(gpu[f"slower_pct{end}"]) for end in ("", "_low", "_high"))) in joined
+    assert "20 runs in 5 sittings" in joined
     assert "slow, confirmed" in " ".join(_texts(tip(small, 1)))
     unmeasured = " | ".join(_texts(tip(small, 0)))
     assert "n/a (95 %: n/a)" in unmeasured
@@ -184,9 +184,9 @@ def test_strips_are_sorted_by_their_median_and_hold_every_gpu(small: FleetView) 
     low, high = small.figures(Address())[0].layout.yaxis.range
     assert low < np.nanmin(at.y) < np.nanmax(at.y) < high
     rows = pl.DataFrame({"node": [f"n{n}" for n in range(figures.STRIPS + 40)]})
-    many = Strips.of(rows.with_columns(slower_pct=pl.int_range(pl.len()).cast(pl.Float64)), GPU_FIGURES[0], "node")
-    assert (len(many.places), many.left_out, np.isnan(many.y).sum()) == (figures.STRIPS, 40, 40)
-    assert (many.places[0], many.places[-1]) == (f"n{figures.STRIPS + 39}", "n0")
+    number = Strips.of(rows.with_columns(slower_pct=pl.int_range(pl.len()).cast(pl.Float64)), GPU_FIGURES[0], "node")
+    assert (len(number.places), number.left_out, np.isnan(number.y).sum()) == (figures.STRIPS, 40, 40)
+    assert (number.places[0], number.places[-1]) == (f"n{figures.STRIPS + 39}", "n0")
 
 
 @pytest.mark.parametrize("values", [[], [0.0, 0.0], [-0.2, 0.1, 0.3], [-3.0, 2.0, 45.0], [1e-5], [4e4, -2.0]])
@@ -239,13 +239,13 @@ def test_a_brush_leads_on_to_telemetry_and_placement(small: FleetView) -> None:
 @pytest.mark.long
 def test_the_fields_follow_the_address_and_only_what_a_person_chooses_changes_it(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "store", 8, kinds=("pinned",))
-    asked = Asked(make_app(Reading(store)))
+    request = Asked(make_app(Reading(store)))
     first, second = (work.name for work in comparable(store)[0].works[:2])
-    assert f'"{page.choice_id("probe")}": {{"value": "{second}"}}' in asked.said(f"fleet?probe={second}")
+    assert f'"{page.choice_id("probe")}": {{"value": "{second}"}}' in request.said(f"fleet?probe={second}")
     choices = {"cluster": comparable(store)[0].cluster, "probe": first, "figure": "time", "campaign": ""}
     values = {f"{page.choice_id(name)}.value": value for name, value in choices.items()}
     values["url.search"] = f"?probe={second}"
-    (told,) = asked.changed(values, f"{page.choice_id('cluster')}.value")
-    assert told["response"] == {}, "the page sets one choice after the other"
-    (chosen,) = asked.changed(values, f"{page.choice_id('probe')}.value")
+    (sentence,) = request.changed(values, f"{page.choice_id('cluster')}.value")
+    assert sentence["response"] == {}, "the page sets one choice after the other"
+    (chosen,) = request.changed(values, f"{page.choice_id('probe')}.value")
     assert chosen["response"]["url"]["search"] == f"?probe={first}"

@@ -172,7 +172,7 @@ def test_a_change_is_a_band_from_the_last_sitting_before_to_the_first_after() ->
     change = Change("g", "gemm", 7.0, 5.0, 9.0, 0.01, 12, since, at, State.CONFIRMED, 3, ())
     elsewhere = replace(change, workload="stream")
     unknown = replace(change, since=None)
-    changes = [(each, f"driver unknown to {HTML}") for each in (change, elsewhere, unknown)]
+    changes = [(apiece, f"driver unknown to {HTML}") for apiece in (change, elsewhere, unknown)]
     figure = figures.past(_line(_sitting(0, 0.0), _sitting(1, 7.0)), changes)
     (shape,) = figure.layout.shapes
     assert (shape.x0, shape.x1) == (since, at)
@@ -291,8 +291,8 @@ def test_terminal_page_notebook_and_dashboard_say_the_same_of_a_gpu(fleet: str, 
         "notebook": unescape(re.sub("<[^>]+>", "", html.fragment(whole_document.parts))),
     }
     for kind, text in figure.items():
-        told = _plainly(text)
-        assert [sentence for sentence in sentences if sentence not in told] == [], kind
+        reported = _plainly(text)
+        assert [sentence for sentence in sentences if sentence not in reported] == [], kind
     page = tmp_path / "gpu.html"
     assert CliRunner().invoke(cli, ["report", "--gpu", name, "--store", fleet, "--out", str(page)]).exit_code == 0
     report = _plainly(unescape(re.sub("<[^>]+>", "", page.read_text())))

@@ -38,9 +38,9 @@ def test_a_frame_is_sent_with_what_people_read_and_is_json() -> None:
 
 def test_a_page_never_sends_a_large_table_whole() -> None:
     drawn: Any = grid(Table([Column("a", "number")], [(n,) for n in range(MOST + 1)]))
-    table, more = drawn.children
+    table, columns = drawn.children
     assert len(table.children[0].rowData) == MOST
-    assert more.children == "and 1 more"
+    assert columns.children == "and 1 more"
 
 
 def test_who_copies_a_long_table_gets_the_ends_of_its_intervals() -> None:

@@ -31,9 +31,9 @@ def made(*parts: Part) -> str:
 
 
 def unpacked(text: str, name: str) -> str:
-    found = re.search(rf'id="{name}">([^<]*)<', text)
-    assert found is not None
-    return gzip.decompress(base64.b64decode(found[1])).decode() if found[1] else ""
+    match = re.search(rf'id="{name}">([^<]*)<', text)
+    assert match is not None
+    return gzip.decompress(base64.b64decode(match[1])).decode() if match[1] else ""
 
 
 def test_a_page_without_figures_carries_no_bundle() -> None:
@@ -52,7 +52,7 @@ def test_a_page_without_figures_carries_no_bundle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("-0.45 kWh", "−0.45 kWh"),
         ("lost [-1.2, -.5]; 3 GPUs", "lost [−1.2, −.5]; 3 GPUs"),
@@ -60,14 +60,19 @@ def test_a_page_without_figures_carries_no_bundle() -> None:
         ("n-1 on 2026-11-23, 1e-05, 5-10 %, --last -a", "n-1 on 2026-11-23, 1e-05, 5-10 %, --last -a"),
     ],
 )
-def test_a_negative_number_has_a_minus_sign_and_a_name_its_hyphen(text: str, shown: str) -> None:
-    assert minus(text) == minus(shown) == shown
+def test_a_negative_number_has_a_minus_sign_and_a_name_its_hyphen(text: str, expected: str) -> None:
+    assert minus(text) == minus(expected) == expected
 
 
 def test_every_part_of_a_page_has_the_same_minus_sign() -> None:
     assert (percent(-0.04), percent(0.06), interval(-0.04, 10.0)) == ("0.0", "+0.1", "[0.0, +10.0]")
-    said = "-4 % [-5, -3], as `nice -5` says"
-    parts: list[Part] = [Tiles([("-4 %", "[-5, -3]")]), Table(["a"], [[said]], below=said), Facts([("c", said)]), said]
+    sentence = "-4 % [-5, -3], as `nice -5` says"
+    parts: list[Part] = [
+        Tiles([("-4 %", "[-5, -3]")]),
+        Table(["a"], [[sentence]], below=sentence),
+        Facts([("c", sentence)]),
+        sentence,
+    ]
     assert re.findall(r"-\d", json.dumps(components(parts), cls=PlotlyJSONEncoder)) == ["-5"] * 4, "those of commands"
     body = made(*parts).partition("<body")[2].partition("<script")[0].replace("\u00a0", " ")
     assert body.count("−4 % [−5, −3], as <code>nice -5</code> says") == 4
@@ -132,7 +137,7 @@ def test_figures_to_choose_from_are_numbered_in_their_order() -> None:
     assert re.findall(r'<option value="(\d)">(\w+)', text) == [("0", "one"), ("1", "two")]
     assert re.findall(r'data-figure="(\d)"', text) == ["0", "2"]
     figures = json.loads(unpacked(text, "figures"))
-    assert [one["data"][0]["y"][1] for one in figures] == [1, 2, 3]
+    assert [row["data"][0]["y"][1] for row in figures] == [1, 2, 3]
 
 
 @pytest.mark.long
@@ -162,9 +167,9 @@ def test_what_a_dark_window_shows_is_dark_on_light_on_paper_and_no_wider_than_it
     }, 3000)</script></body>"""
     path.write_text(made(Chart("D", "says", {"": figure()})).replace("</body>", printing))
     document = rendered(path, tmp_path / "profile", "--blink-settings=preferredColorScheme=0", "--force-dark-mode")
-    found = re.search(r'data-seen="([^"]*)"', document)
-    assert found is not None
-    assert found[1] == "rgb(227, 230, 234);#14171b;rgb(29, 33, 39);700;#fff;rgb(227, 230, 234)"
+    match = re.search(r'data-seen="([^"]*)"', document)
+    assert match is not None
+    assert match[1] == "rgb(227, 230, 234);#14171b;rgb(29, 33, 39);700;#fff;rgb(227, 230, 234)"
 
 
 # -- long tables -------------------------------------------------------------------------------------------------
@@ -173,15 +178,15 @@ HOSTILE = "<img src=x onerror=\"document.title='gone'\">"
 MANY = 3_000
 
 
-def _page(many: int = MANY) -> str:
-    names = [HOSTILE, *(f"n{number:04}/0" for number in range(1, many))]
-    slower: list[float | None] = [None if number % 7 == 3 else (number % 100) / 10 - 2 for number in range(many)]
+def _page(count: int = MANY) -> str:
+    names = [HOSTILE, *(f"n{number:04}/0" for number in range(1, count))]
+    slower: list[float | None] = [None if number % 7 == 3 else (number % 100) / 10 - 2 for number in range(count)]
     listing = Listing(
         "All GPUs",
         "Says <b>.",
-        {"GPU": names, "finding": ["none"] * many},
+        {"GPU": names, "finding": ["none"] * count},
         [Column("slower, %", "percent", 1), Column("runs", "number", 0)],
-        {"gemm": [slower, [3.0] * many], "stream": [[float("nan"), *slower[1:]], [None] * many]},
+        {"gemm": [slower, [3.0] * count], "stream": [[float("nan"), *slower[1:]], [None] * count]},
         "probe",
     )
     return page(Document("Title", ["What matters.", Section("Part", [listing])]))
@@ -189,9 +194,9 @@ def _page(many: int = MANY) -> str:
 
 def test_rows_are_packed_and_what_is_missing_is_null() -> None:
     text = _page(10)
-    (data,) = json.loads(unpacked(text, "listings"))
-    assert data["texts"][0][1][0] == HOSTILE
-    gemm, stream = data["values"]
+    (content,) = json.loads(unpacked(text, "listings"))
+    assert content["texts"][0][1][0] == HOSTILE
+    gemm, stream = content["values"]
     assert gemm == ["gemm", [[-2.0, -1.9, -1.8, None, -1.6, -1.5, -1.4, -1.3, -1.2, -1.1], [3] * 10]]
     assert stream[1][0][0] is None
     assert HOSTILE not in text
@@ -210,42 +215,42 @@ def test_a_reader_sorts_filters_and_opens_rows(tmp_path: Path) -> None:
     path.write_text(_page(), encoding="utf-8")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        shown = browser.new_page(viewport={"width": 390, "height": 900}, color_scheme="dark")
+        text = browser.new_page(viewport={"width": 390, "height": 900}, color_scheme="dark")
         errors: list[str] = []
-        shown.on("pageerror", lambda error: errors.append(str(error)))
-        shown.goto(path.as_uri())
-        rows = shown.locator(".listing .rows tbody tr:not(.gap)")
+        text.on("pageerror", lambda error: errors.append(str(error)))
+        text.goto(path.as_uri())
+        rows = text.locator(".listing .rows tbody tr:not(.gap)")
         rows.first.wait_for()
-        told = shown.locator(".listing .controls [role=status]")
-        assert told.inner_text() == "3,000 of 3,000"
+        sentence = text.locator(".listing .controls [role=status]")
+        assert sentence.inner_text() == "3,000 of 3,000"
         assert rows.count() < 60, "only what is seen is drawn"
 
         def column(place: int) -> list[str]:
-            return [one.locator("td").nth(place).inner_text() for one in rows.all()[:8]]
+            return [row.locator("td").nth(place).inner_text() for row in rows.all()[:8]]
 
         assert set(column(2)) == {"+7.9"}, "the slowest first"
-        head = shown.get_by_role("button", name=re.compile("^slower"))
+        head = text.get_by_role("button", name=re.compile("^slower"))
         head.click()
         assert column(2)[0] == "−2.0"
-        shown.locator(".listing .rows").evaluate("one => one.scrollTop = one.scrollHeight")
-        shown.wait_for_function("() => document.querySelector('.listing tbody').innerText.includes('n/a')")
-        assert shown.locator(".listing tbody tr:not(.gap)").last.locator("td").nth(2).inner_text() == "n/a"
+        text.locator(".listing .rows").evaluate("one => one.scrollTop = one.scrollHeight")
+        text.wait_for_function("() => document.querySelector('.listing tbody').innerText.includes('n/a')")
+        assert text.locator(".listing tbody tr:not(.gap)").last.locator("td").nth(2).inner_text() == "n/a"
         head.click()
-        shown.locator(".listing .rows").evaluate("one => one.scrollTop = one.scrollHeight")
-        shown.wait_for_function("() => document.querySelector('.listing tbody').innerText.includes('n/a')")
-        shown.get_by_label("slower, % at least").fill("7.8")
+        text.locator(".listing .rows").evaluate("one => one.scrollTop = one.scrollHeight")
+        text.wait_for_function("() => document.querySelector('.listing tbody').innerText.includes('n/a')")
+        text.get_by_label("slower, % at least").fill("7.8")
         expected = sum(number % 7 != 3 and number % 100 >= 98 for number in range(MANY))
-        assert told.inner_text() == f"{expected} of 3,000"
-        shown.get_by_label("slower, % at least").fill("")
-        shown.get_by_label("with the words").fill("IMG onerror")
-        assert told.inner_text() == "1 of 3,000"
+        assert sentence.inner_text() == f"{expected} of 3,000"
+        text.get_by_label("slower, % at least").fill("")
+        text.get_by_label("with the words").fill("IMG onerror")
+        assert sentence.inner_text() == "1 of 3,000"
         assert column(0) == [HOSTILE]
         rows.first.get_by_role("button").click()
-        opened = shown.locator(".listing .opened")
+        opened = text.locator(".listing .opened")
         assert HOSTILE in opened.inner_text()
         assert re.search(r"gemm\s+−2\.0\s+3\s+stream\s+n/a\s+n/a", opened.inner_text())
-        assert shown.locator("img").count() == 0
-        assert shown.title() == "Title"
-        assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert text.locator("img").count() == 0
+        assert text.title() == "Title"
+        assert text.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert errors == []
         browser.close()

@@ -31,7 +31,7 @@ def test_all_lead_with_the_widest_spread_that_belongs_to_the_gpus(built_once: Bu
     assert differ in looked.page()
     assert any(line.endswith(" --workload sgemm") for line in next_commands(looked, "S", None))
     reading = Reading(store, advise=Advisor())
-    asked, _ = choose(reading, State())
-    assert asked is not None
-    assert asked.workload == "sgemm"
+    options, _ = choose(reading, State())
+    assert options is not None
+    assert options.workload == "sgemm"
     assert "], value='longhorn\\t', clearable=False, id='placement-workload'" in str(PAGE.layout(reading, State()))

@@ -54,12 +54,14 @@ def test_who_stands_out_is_said_by_the_judge_alone(tmp_path: Path) -> None:
     judged = judged_store(tmp_path / "S", slow={5: 0.3})
     question = PlacementQuestion(CLUSTER, "gemm-fp32", None, 1)
     assert Advisor()(judged, 1, question, lambda _: None).gpus["finding"].is_null().all(), "nobody has judged"
-    [found] = conclude(judged).judgements
-    shown = Advisor()(judged, 2, question, lambda _: None).gpus
-    standing_out = dict(shown.filter(pl.col("finding") != NO_FINDING).select("name", "finding").iter_rows())
-    wanted = {row.name: f"{row.kind}, {row.state}" for row in reversed(found.rows) if row.name in set(shown["name"])}
-    assert standing_out == wanted
-    assert "n02/1" in wanted
+    [judgement] = conclude(judged).judgements
+    text = Advisor()(judged, 2, question, lambda _: None).gpus
+    standing_out = dict(text.filter(pl.col("finding") != NO_FINDING).select("name", "finding").iter_rows())
+    expected = {
+        row.name: f"{row.kind}, {row.state}" for row in reversed(judgement.rows) if row.name in set(text["name"])
+    }
+    assert standing_out == expected
+    assert "n02/1" in expected
 
 
 def test_nodes_are_marked_as_the_advice_says_and_drawn_with_their_interval(store: Store, advisor: Advisor) -> None:
@@ -82,38 +84,38 @@ def test_nodes_are_marked_as_the_advice_says_and_drawn_with_their_interval(store
 @pytest.mark.long
 def test_gpus_of_several_models_have_nodes_of_their_own(tmp_path: Path) -> None:
     store = new_store(tmp_path / "store")
-    gpus = [f"g{one}" for one in range(16)]
+    gpus = [f"g{row}" for row in range(16)]
     models = ["V100"] * 8 + ["A100"] * 8
-    of = {"cluster": ["small"] * 16, "gpu": gpus}
+    nodes_of = {"cluster": ["small"] * 16, "gpu": gpus}
     store.append(
         {
-            "gpus": arrow_rows("gpus", of | {"model": models, "node": [f"n{one // 4}" for one in range(16)]}),
-            "runs": arrow_rows("runs", of | {"run_id": gpus, "workload": ["sgemm"] * 16, "began": [_AT] * 16}),
+            "gpus": arrow_rows("gpus", nodes_of | {"model": models, "node": [f"n{row // 4}" for row in range(16)]}),
+            "runs": arrow_rows("runs", nodes_of | {"run_id": gpus, "workload": ["sgemm"] * 16, "began": [_AT] * 16}),
             "results": arrow_rows(
                 "results",
-                of
+                nodes_of
                 | {"run_id": gpus, "workload": ["sgemm"] * 16, "figure": ["time"] * 16, "unit": ["ms"] * 16}
-                | {"value": [10.0 + one for one in range(16)]},
+                | {"value": [10.0 + row for row in range(16)]},
             ),
         },
         "runs",
     )
     advisor = Advisor()
-    told = _told(store, advisor, gpus=1)
-    assert {kind: rows["node"].to_list() for kind, rows in told.nodes.items()} == {
+    sentence = _told(store, advisor, gpus=1)
+    assert {kind: rows["node"].to_list() for kind, rows in sentence.nodes.items()} == {
         "V100": ["n0", "n1"],
         "A100": ["n2", "n3"],
     }
-    one = advisor(store, 1, PlacementQuestion("small", "sgemm", "A100", 1), lambda _: None)
-    assert [rows["node"].to_list() for rows in one.nodes.values()] == [["n2", "n3"]]
+    row = advisor(store, 1, PlacementQuestion("small", "sgemm", "A100", 1), lambda _: None)
+    assert [rows["node"].to_list() for rows in row.nodes.values()] == [["n2", "n3"]]
 
 
 def test_a_large_fleet_is_a_band_and_few_bytes() -> None:
     n = 4_608
     rows = pl.DataFrame(
         {
-            "node": ["<b>n</b>", *(f"n{one}" for one in range(1, n))], "gpus": [6] * n, "worst": ["g"] * n,
-            "runs": [5] * n, "score": [1 + one / n / 10 for one in range(n)], "low": [0.9] * n,
+            "node": ["<b>n</b>", *(f"n{number}" for number in range(1, n))], "gpus": [6] * n, "worst": ["g"] * n,
+            "runs": [5] * n, "score": [1 + number / n / 10 for number in range(n)], "low": [0.9] * n,
             "high": [None, *([1.2] * (n - 1))],
             "mark": [""] * (n - 1) + ["excluded"],
         }
@@ -156,8 +158,8 @@ def test_it_opens_with_the_workload_that_gains_most(store: Store, advisor: Advis
     assert [row[0] for row in rows] == ["sgemm", "pagerank"]
     assert rows[1][1] == "n/a", "what does not repeat is no gain of 0"
     assert "--workload sgemm" in answer.lines[0].command
-    (asked,) = [advisor(store, 1, PlacementQuestion("small", "sgemm", None, 4), lambda _: None)]
-    assert asked.advice.gains == answer.advice.gains
+    (request,) = [advisor(store, 1, PlacementQuestion("small", "sgemm", None, 4), lambda _: None)]
+    assert request.advice.gains == answer.advice.gains
 
 
 def test_too_large_a_job_is_a_sentence(store: Store, advisor: Advisor) -> None:
@@ -181,23 +183,23 @@ def test_too_large_a_job_is_a_sentence(store: Store, advisor: Advisor) -> None:
 def test_a_page_has_the_advice_and_tells_what_an_address_says_wrongly(
     search: str, says: list[str], store: Store, advisor: Advisor
 ) -> None:
-    told = Asked(make_app(Reading(store, advise=advisor))).said(f"placement?{search}")
-    assert [fragment for fragment in says if fragment not in told] == []
+    sentence = Asked(make_app(Reading(store, advise=advisor))).said(f"placement?{search}")
+    assert [fragment for fragment in says if fragment not in sentence] == []
 
 
 def test_a_store_without_times_says_what_to_do(tmp_path: Path, advisor: Advisor) -> None:
     store = new_store(tmp_path / "store")
     untimed = {"cluster": ["c"], "gpu": ["g"], "run_id": ["1"], "workload": ["idle"], "began": [_AT]}
     store.append({"runs": arrow_rows("runs", untimed)}, "runs")
-    shown = str(PAGE.layout(Reading(store, advise=advisor), State(probe="idle", gpus="4")))
-    assert "No run of this store has a time, so there are no scores." in shown
-    assert f"whorl probe run --store {store.root}" in shown
+    text = str(PAGE.layout(Reading(store, advise=advisor), State(probe="idle", gpus="4")))
+    assert "No run of this store has a time, so there are no scores." in text
+    assert f"whorl probe run --store {store.root}" in text
 
 
 @pytest.mark.long
 def test_nodes_that_a_person_excludes_are_excluded_too(store: Store, advisor: Advisor) -> None:
-    told = advisor(store, 1, PlacementQuestion("small", "sgemm", None, 4, ("n01", "n03")), lambda _: None)
-    first, packed = told.lines[:2]
+    sentence = advisor(store, 1, PlacementQuestion("small", "sgemm", None, 4, ("n01", "n03")), lambda _: None)
+    first, packed = sentence.lines[:2]
     words = ["advise", "--store", str(store.root), "--no-scheduler", "--workload", "sgemm", "--gpus", "4"]
     printed = CliRunner().invoke(cli, [*words, "--format", "exclude", "--set", "and=n[01,03]"]).stdout.strip()
     assert first.text == printed == "n[01-03]"

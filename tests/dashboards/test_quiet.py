@@ -17,8 +17,8 @@ _INTERVALS = {"energy-poll", "gpu-again", "overview-again", "placement-poll", "t
 
 def _disabled(name: str, answer: Any) -> bool | None:
     """Whether the answer stops the interval or starts it; None where it leaves it as it is."""
-    said = {**answer["response"].get(name, {}), **answer.get("sideUpdate", {}).get(name, {})}
-    return said.get("disabled")
+    states = {**answer["response"].get(name, {}), **answer.get("sideUpdate", {}).get(name, {})}
+    return states.get("disabled")
 
 
 @pytest.mark.parametrize(
@@ -30,12 +30,12 @@ def test_after_a_failure_no_page_asks_again_by_itself(
     def fail(*_: Any, **__: Any) -> Any:
         raise error
 
-    asked = Asked(store)
+    calls = Asked(store)
     for name in ("answer", "kept", "version"):
         monkeypatch.setattr(Reading, name, fail)
     monkeypatch.setattr("whorl.dashboards.app.overview.fleet_now", fail)
     monkeypatch.setattr("whorl.dashboards.app.gpu.newest_reading", fail)
-    answers = list(asked.by_itself({"url.search": "?gpu=x"}))
+    answers = list(calls.by_itself({"url.search": "?gpu=x"}))
     assert {name for name, _ in answers} == _INTERVALS
     for name, answer in answers:
         assert says in json.dumps(answer), name

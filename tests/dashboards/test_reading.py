@@ -46,11 +46,11 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_read_is_kept_until_the_store_changes(store: Store) -> None:
-    reading, made = Reading(store), []
+    reading, calls = Reading(store), []
 
     def make() -> int:
-        made.append(1)
-        return len(made)
+        calls.append(1)
+        return len(calls)
 
     assert [reading.kept("a", make), reading.kept("a", make), reading.kept("b", make)] == [1, 1, 2]
     assert not reading.has("gpus")
@@ -61,13 +61,13 @@ def test_what_was_read_is_kept_until_the_store_changes(store: Store) -> None:
 
 
 def test_two_who_ask_at_once_wait_for_one_answer_and_an_error_is_not_kept(store: Store) -> None:
-    reading, made, go, began = Reading(store), [], threading.Event(), threading.Event()
+    reading, calls, go, began = Reading(store), [], threading.Event(), threading.Event()
 
     def make() -> int:
         began.set()
         assert go.wait(30)
-        made.append(1)
-        return len(made)
+        calls.append(1)
+        return len(calls)
 
     answers: list[int] = []
     threads = [threading.Thread(target=lambda: answers.append(reading.kept("a", make))) for _ in range(2)]
@@ -103,22 +103,22 @@ def test_pages_read_ahead_what_they_then_show(fleet: Reading, monkeypatch: pytes
     for page in PAGES:
         for ask in page.ahead(fleet):
             ask()
-    made: list[object] = []
+    calls: list[object] = []
     keep = Reading.kept
 
-    def noted(self: Reading, name: object, make: Callable[[], object], **more: Any) -> object:
+    def noted(self: Reading, name: object, make: Callable[[], object], **arguments: Any) -> object:
         def note() -> object:
-            made.append(name)
+            calls.append(name)
             return make()
 
-        return keep(self, name, note, **more)
+        return keep(self, name, note, **arguments)
 
     monkeypatch.setattr(Reading, "kept", noted)
     choice, _ = choose(fleet, parse("")[0])
     assert choice is not None
     for work in choice.cluster.works:
         assert view(fleet, replace(choice, workload=work.name)).beside.measured == 8
-    assert made == []
+    assert calls == []
 
 
 def test_what_is_read_ahead_waits_while_somebody_is_answered() -> None:
@@ -132,14 +132,14 @@ def test_what_is_read_ahead_waits_while_somebody_is_answered() -> None:
 
 @pytest.mark.long
 def test_an_application_reads_ahead_when_who_came_has_left(fleet: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[tuple[int, Visitors]] = []
-    monkeypatch.setattr(shell, "read_ahead", lambda asks, visitors: begun.append((len(list(asks)), visitors)))
+    started: list[tuple[int, Visitors]] = []
+    monkeypatch.setattr(shell, "read_ahead", lambda asks, visitors: started.append((len(list(asks)), visitors)))
     monkeypatch.setattr(shell, "_FIRST_S", 60.0)
     monkeypatch.setattr(shell, "_QUIET_S", 0.01)
     Asked(make_app(fleet)).said("")
-    assert begun == []
+    assert started == []
     app = make_app(fleet, ahead=True, token="t" * 16)
-    [(asks, visitors)] = begun
+    [(asks, visitors)] = started
     assert asks > 0
     assert app.server.test_client().get("/").status_code >= 400  # it was refused, and left
     waiting = threading.Thread(target=visitors.wait_until_quiet, daemon=True)
@@ -158,8 +158,8 @@ def test_the_first_page_finds_all_that_it_asks_for_already_read(
         raise AssertionError("the page asks the store")
 
     monkeypatch.setattr(Store, "sql", none)
-    said = Asked(make_app(anew)).said("")
-    assert "Which GPUs" in said
+    text = Asked(make_app(anew)).said("")
+    assert "Which GPUs" in text
     assert tuple(sorted({need.table for page in PAGES for need in page.needs})) == reading_.NEEDED
 
 
@@ -205,8 +205,8 @@ def test_a_page_sees_what_is_done_and_then_the_answer_which_stays_until_it_asks_
     make.gate.release()
     first = _until(lambda: slowly.ask("a", make, 1))
     assert (first.answer, first.newer) == (1, False)
-    kept = slowly.ask("a", make, 2)
-    assert kept == replace(first, newer=True), "another version of the store does not make it again; a page says so"
+    answers = slowly.ask("a", make, 2)
+    assert answers == replace(first, newer=True), "another version of the store does not make it again; a page says so"
     make.said.clear()
     assert slowly.ask("a", make, 2, again=True).answer == 1, "the old one is shown meanwhile"
     assert make.said.wait(30)
@@ -233,15 +233,15 @@ def test_what_failed_is_told_once_and_then_tried_again() -> None:
 
 
 def test_only_a_few_answers_are_kept() -> None:
-    slowly, made = Slowly(), []
+    slowly, calls = Slowly(), []
 
     def make(_: Say) -> int:
-        made.append(1)
-        return len(made)
+        calls.append(1)
+        return len(calls)
 
     most = reading_._MOST_SLOW_ANSWERS
     for name in [*range(most + 1), most]:
         _until(lambda name=name: slowly.ask(name, make, 1))  # type: ignore[misc]
-    assert len(made) == most + 1
+    assert len(calls) == most + 1
     _until(lambda: slowly.ask(0, make, 1))
-    assert len(made) == most + 2
+    assert len(calls) == most + 2

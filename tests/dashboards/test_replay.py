@@ -82,7 +82,7 @@ def test_curves_that_coincide_are_told_apart() -> None:
 
 
 def test_lines_over_time_of_policies_that_did_the_same_are_one(results: list[Replayed]) -> None:
-    outcomes = {one.case.policy: one.outcome for one in results if one.outcome is not None}
+    outcomes = {result.case.policy: result.outcome for result in results if result.outcome is not None}
     outcomes["pal"] = outcomes["packed"]
     for figure in (load_over_time(outcomes), queue_over_time(outcomes)):
         assert "packed<br>= pal" in [line.name for line in figure.data]
@@ -90,7 +90,7 @@ def test_lines_over_time_of_policies_that_did_the_same_are_one(results: list[Rep
 
 
 def test_lines_over_time_end_with_their_replay(results: list[Replayed]) -> None:
-    outcomes = {one.case.policy: one.outcome for one in results if one.outcome is not None}
+    outcomes = {result.case.policy: result.outcome for result in results if result.outcome is not None}
     assert set(outcomes) == {"packed", "drain-outliers", "random"}
     end = max(outcome.end_s for outcome in outcomes.values())
     for figure, unit in ((load_over_time(outcomes), 4 / 100), (queue_over_time(outcomes), 1.0)):
@@ -106,7 +106,7 @@ def test_lines_over_time_end_with_their_replay(results: list[Replayed]) -> None:
 
 def recorded(results: list[Replayed]) -> tuple[Outcome, World]:
     """What packed did in the first seed."""
-    done = next(one for one in results if one.case.policy == "packed" and one.outcome is not None)
+    done = next(result for result in results if result.case.policy == "packed" and result.outcome is not None)
     assert done.outcome is not None
     assert done.world is not None
     return done.outcome, done.world
@@ -142,10 +142,10 @@ def test_the_gantt_is_cut_at_a_time_and_says_which(results: list[Replayed]) -> N
 
 
 def test_gains_are_drawn_seed_by_seed_with_their_interval(results: list[Replayed]) -> None:
-    own = gains(results, ["packed"], ["avg_jct_s"])
-    figure = gain_by_seed(own)
+    of_policy = gains(results, ["packed"], ["avg_jct_s"])
+    figure = gain_by_seed(of_policy)
     assert figure.layout.yaxis.automargin, "names of policies are not cut"
-    for gain, points, mean in zip(own, figure.data[::2], figure.data[1::2], strict=True):
+    for gain, points, mean in zip(of_policy, figure.data[::2], figure.data[1::2], strict=True):
         assert list(zip(points.customdata, points.x, strict=True)) == list(gain.per_seed)
         assert points.mode == mean.mode == "markers"  # seeds have no order: no line joins them
         assert mean.x[0] == gain.mean_pct
@@ -158,9 +158,9 @@ def test_gains_are_drawn_seed_by_seed_with_their_interval(results: list[Replayed
 
 
 def test_every_policy_has_a_look_of_its_own() -> None:
-    looks = line_of(policy.name for policy in POLICIES)
-    assert len(set(looks.values())) == len(POLICIES)
-    assert set(line_of(["pal", "mine", "yours"]).values()) > {looks["pal"]}
+    styles = line_of(policy.name for policy in POLICIES)
+    assert len(set(styles.values())) == len(POLICIES)
+    assert set(line_of(["pal", "mine", "yours"]).values()) > {styles["pal"]}
     assert len(set(line_of(["mine", "yours", "pal"]).values())) == 3
 
 

@@ -170,9 +170,9 @@ def test_the_newest_readings_say_how_many_gpus_and_which_nodes_are_silent(tmp_pa
     assert section is not None
     (table,) = [part for part in section.parts if isinstance(part, Table)]
     assert table.texts() == [["power", "200 W", "100 W to 300 W", "2"]], "the silent GPU does not count"
-    said = " ".join(part for part in section.parts if isinstance(part, str))
-    assert "No reading in the last 10 min from 1 node: n1." in said
-    assert "1 job running on 2 GPUs." in said
+    sentence = " ".join(part for part in section.parts if isinstance(part, str))
+    assert "No reading in the last 10 min from 1 node: n1." in sentence
+    assert "1 job running on 2 GPUs." in sentence
     ended = jobs | {"ended": [2 * hour] * 2, "recorded": [2 * hour] * 2, "state": ["COMPLETED"] * 2}
     store.append({"jobs": arrow_rows("jobs", ended)}, "y")
     section = newest_readings(fleet_now(store))
@@ -198,21 +198,21 @@ def test_the_table_of_all_gpus_has_each_of_them_in_every_probe(
     texts = dict(listed["texts"])
     assert texts["GPU"] == [names[gpu] for gpu in campaign.gpus["gpu"]]
     verdicts = looked.verdicts
-    for gpu, said in zip(campaign.gpus["gpu"], texts["finding"], strict=True):
-        assert said.startswith(str(verdicts[gpu][0].kind)) if gpu in verdicts else said == "none"
+    for gpu, sentence in zip(campaign.gpus["gpu"], texts["finding"], strict=True):
+        assert sentence.startswith(str(verdicts[gpu][0].kind)) if gpu in verdicts else sentence == "none"
     heads = [name for name, _, _ in listed["numbers"]]
     beside = side_by_side(campaign)
     assert [probe for probe, _ in listed["values"]] == campaign.probes
     for probe, columns in listed["values"]:
-        own = campaign.gpus.select("gpu").join(
+        texts_of_gpu = campaign.gpus.select("gpu").join(
             beside.filter(pl.col("workload") == probe), on="gpu", how="left", maintain_order="left"
         )
         for head, column in (("slower, %", "slower_pct"), ("power, W", "power_w"), ("runs", "n")):
-            shown = columns[heads.index(head)]
-            known = own[column].to_list()
-            assert [one is None for one in shown] == [one is None for one in known]
-            assert [one for one in shown if one is not None] == pytest.approx(
-                [one for one in known if one is not None], abs=0.051
+            text = columns[heads.index(head)]
+            expected = texts_of_gpu[column].to_list()
+            assert [row is None for row in text] == [row is None for row in expected]
+            assert [row for row in text if row is not None] == pytest.approx(
+                [row for row in expected if row is not None], abs=0.051
             )
 
 

@@ -26,7 +26,7 @@ _WATTS = [250.0 if 600 <= one < 2400 else 50.0 for one in _SECONDS]
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Two GPUs for an hour, one with a job of somebody whose name is HTML, and a zone and a price."""
     path = tmp_path_factory.mktemp("report-energy") / "s"
-    read = [readings(one, _SECONDS, _WATTS) for one in "ab"]
+    read = [readings(name, _SECONDS, _WATTS) for name in "ab"]
     store = store_of(path, [gpu("a"), gpu("b")], read, [job(1, "a", 600, 2400, user=HOSTILE)])
     (path / "energy.toml").write_text('zone = "DE"\nprice = 0.2\ncurrency = "EUR"\n')
     return store

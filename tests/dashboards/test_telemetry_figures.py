@@ -24,8 +24,8 @@ def _line(key: Key, metric: str, values: list[float]) -> Line:
     return Line(key, metric, ts, np.array(values), len(values), S)
 
 
-def _lines(*found: Line, reasons: tuple[Span, ...] = (), marks: tuple[Span, ...] = ()) -> Lines:
-    return Lines(0, 10 * S, S, found, reasons, marks, 0, None)
+def _lines(*lines: Line, reasons: tuple[Span, ...] = (), marks: tuple[Span, ...] = ()) -> Lines:
+    return Lines(0, 10 * S, S, lines, reasons, marks, 0, None)
 
 
 def _traces(figure: Any) -> list[dict[str, Any]]:
@@ -33,8 +33,8 @@ def _traces(figure: Any) -> list[dict[str, Any]]:
 
 
 def test_each_metric_has_a_panel_and_each_gpu_a_line_of_one_look() -> None:
-    some = [_line(key, metric, [1.0, np.nan, 3.0]) for key in NAMES for metric in ("power_mw", "temperature_c")]
-    figure = of_lines(_lines(*some), NAMES)
+    lines_shown = [_line(key, metric, [1.0, np.nan, 3.0]) for key in NAMES for metric in ("power_mw", "temperature_c")]
+    figure = of_lines(_lines(*lines_shown), NAMES)
     traces = _traces(figure)
     assert [trace["yaxis"] for trace in traces] == ["y", "y2", "y", "y2"]
     assert traces[0]["line"] == traces[1]["line"] != traces[2]["line"]
@@ -56,12 +56,12 @@ def test_a_hostile_name_is_text_everywhere() -> None:
     span = Span(B, "power_cap", S, 2 * S, S, 1)
     figure = of_lines(_lines(_line(B, "power_mw", [1.0]), reasons=(span,)), NAMES)
     happened = Happened((Bar(B, "<b>p</b>", "<i>", 0, S, 1),), (), (Mark(B, "xid", 0, "<img>", 1),), 1, 0, 1)
-    other = of_happened(arranged(happened, NAMES, 10 * S), 0, 10 * S)
-    assert other is not None
-    said = f"{figure.to_json()}{other.to_json()}".replace("\\u003c", "<")
+    second_figure = of_happened(arranged(happened, NAMES, 10 * S), 0, 10 * S)
+    assert second_figure is not None
+    text = f"{figure.to_json()}{second_figure.to_json()}".replace("\\u003c", "<")
     for evil in ("<script", "<b>p", "<i>", "<img"):
-        assert evil not in said
-    assert "&lt;script" in said
+        assert evil not in text
+    assert "&lt;script" in text
 
 
 def test_a_metric_without_readings_says_so() -> None:
@@ -87,12 +87,14 @@ def test_a_band_has_its_quantiles_n_and_the_gpus_that_are_far_from_it() -> None:
     band = Band("power_mw", levels, levels[0] - 1, levels[4] + 1, np.array([9, 0, 8]), ((A, 5.0),))
     share = Share("power_cap", np.array([10.0, np.nan, 20.0]))
     ts = np.array([0, 1, 2], np.int64) * S
-    found = Bands(0, 3 * S, S, ts, (band,), (share,), 100, 10, 10, 999)
-    figure = of_bands(found, _lines(_line(A, "power_mw", [7.0])), {A: "n1/0"})
+    drawn_bands = Bands(0, 3 * S, S, ts, (band,), (share,), 100, 10, 10, 999)
+    figure = of_bands(drawn_bands, _lines(_line(A, "power_mw", [7.0])), {A: "n1/0"})
     edge, _, _, median, far, reason = _traces(figure)
     assert [trace["name"] for trace in (median, far, reason)] == ["median", "n1/0", "power cap"]
     assert edge["fill"] == "toself"
-    assert [one for one in edge["y"] if not np.isnan(one)] == [0, 6, 0, 6], "two pieces, with a gap between them"
+    assert [number for number in edge["y"] if not np.isnan(number)] == [0, 6, 0, 6], (
+        "two pieces, with a gap between them"
+    )
     assert list(median["customdata"][0]) == [1, 2, 3, 4, 5, 0, 6, 9]
     assert reason["yaxis"] == "y2"
 
@@ -100,13 +102,13 @@ def test_a_band_has_its_quantiles_n_and_the_gpus_that_are_far_from_it() -> None:
 def test_gpus_to_which_something_happened_have_a_row_with_jobs_above_runs() -> None:
     run, job = Bar(A, "gemm", "week-1, ok", S, 4 * S, 1), Bar(A, "77", "alice", 0, None, 1)
     marks = (Mark(A, "xid", 5 * S, "XID 79", 1), Mark(None, "missed_ticks", 6 * S, "2 ticks", 3))
-    placed = arranged(Happened((run,), (job,), marks, 1, 1, 4), {**NAMES, A: "n1/0"}, 10 * S)
-    assert placed.rows == ("n1/0", "the node")
-    named = arranged(Happened((run,), (job,), (), 1, 1, 0), {**NAMES, A: "rack-12-node-034/0"}, 10 * S)
-    assert named.rows == ("…node-034/0",), "what tells it from its neighbours fits beside the drawing"
+    rows = arranged(Happened((run,), (job,), marks, 1, 1, 4), {**NAMES, A: "n1/0"}, 10 * S)
+    assert rows.rows == ("n1/0", "the node")
+    labels = arranged(Happened((run,), (job,), (), 1, 1, 0), {**NAMES, A: "rack-12-node-034/0"}, 10 * S)
+    assert labels.rows == ("…node-034/0",), "what tells it from its neighbours fits beside the drawing"
     uuid = arranged(Happened((run,), (), (), 0, 1, 0), {A: "GPU-bcaa87b6-47cc-e882-69c5-d1e4fad20565"}, 10 * S)
     assert uuid.rows == ("bcaa87b6…",), "the lines of the figure above are named by the same digits"
-    figure = of_happened(placed, 0, 10 * S)
+    figure = of_happened(rows, 0, 10 * S)
     jobs, runs, events = _traces(figure)
     assert jobs["y"][0] < runs["y"][0] < 0.5
     assert jobs["base"][0] + jobs["x"][0] == 20_000, "what has not ended goes on beyond the range"
@@ -114,29 +116,31 @@ def test_gpus_to_which_something_happened_have_a_row_with_jobs_above_runs() -> N
     assert runs["customdata"][0] == "probe gemm, week-1, ok<br>n1/0, 3 s"
     assert [round(row) for row in events["y"]] == [0, 1]
     assert events["text"][1] == "<b>missed ticks</b> (3 times)<br>2 ticks"
-    assert in_words(placed) == "1 job, 1 run, 4 events"
+    assert in_words(rows) == "1 job, 1 run, 4 events"
 
 
 def test_what_happened_to_many_gpus_is_packed_into_few_rows_and_the_rest_is_counted() -> None:
-    jobs = tuple(Bar(None, str(one), "alice", 0, 10 * S, 4) for one in range(30))
-    placed = arranged(Happened((), jobs, (), 0, 500, 0), {}, 10 * S)
-    assert len(placed.rows) == len(placed.jobs) == 10
-    assert in_words(placed) == "500 jobs (10 of the longest shown)"
-    figure = of_happened(placed, 0, 10 * S)
+    jobs = tuple(Bar(None, str(number), "alice", 0, 10 * S, 4) for number in range(30))
+    rows = arranged(Happened((), jobs, (), 0, 500, 0), {}, 10 * S)
+    assert len(rows.rows) == len(rows.jobs) == 10
+    assert in_words(rows) == "500 jobs (10 of the longest shown)"
+    figure = of_happened(rows, 0, 10 * S)
     assert figure is not None
-    assert list(_traces(figure)[0]["text"]) == [str(one) for one in range(10)]
+    assert list(_traces(figure)[0]["text"]) == [str(number) for number in range(10)]
     assert figure.layout.uniformtext.mode == "hide", "a browser hides what has no room in its bar, on a phone too"
-    after = tuple(Bar(None, str(one), "", one * S, (one + 1) * S, 4) for one in range(9))
+    after = tuple(Bar(None, str(number), "", number * S, (number + 1) * S, 4) for number in range(9))
     assert len(arranged(Happened(after, (), (), 9, 0, 0), {}, 10 * S).rows) == 1
     assert of_happened(arranged(Happened((), (), (), 0, 0, 0), {}, 10 * S), 0, 10 * S) is None
 
 
 def test_runs_of_one_gpu_and_events_lie_behind_its_lines() -> None:
-    runs = tuple(Bar(A, "gemm", "", one * S, (one + 1) * S, 1) for one in range(3))
+    runs = tuple(Bar(A, "gemm", "", number * S, (number + 1) * S, 1) for number in range(3))
     mark = Mark(A, "xid", 5 * S, "XID 79", 1)
-    assert [one["type"] for one in behind(Happened(runs, (), (mark,), 3, 0, 1), 0, 10 * S)] == ["rect"] * 3 + ["line"]
-    both = (*runs, Bar(B, "gemm", "", 0, S, 1))
-    assert [one["type"] for one in behind(Happened(both, (), (mark,), 4, 0, 1), 0, 10 * S)] == ["line"]
+    assert [number["type"] for number in behind(Happened(runs, (), (mark,), 3, 0, 1), 0, 10 * S)] == ["rect"] * 3 + [
+        "line"
+    ]
+    figures = (*runs, Bar(B, "gemm", "", 0, S, 1))
+    assert [number["type"] for number in behind(Happened(figures, (), (mark,), 4, 0, 1), 0, 10 * S)] == ["line"]
 
 
 def test_words_are_short() -> None:

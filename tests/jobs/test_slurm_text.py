@@ -115,6 +115,11 @@ def test_a_configuration_that_is_not_there_is_not_waited_for(tmp_path: Path) -> 
         Slurm(environment={"PATH": "/nonexistent", "SLURM_CONF": gone}).check()
 
 
+def test_what_slurm_says_is_passed_on_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SchedulerError, match=r"refused `scontrol -o show`: Access denied; twice$"):
+        scheduler(tmp_path, "printf 'scontrol: error: Access denied\\ntwice\\n' >&2; exit 1").nodes()
+
+
 # -- hostlist ----------------------------------------------------------------------------------------------------------
 # Host lists: expanding, compressing, and that one gives back the other.
 

@@ -80,6 +80,18 @@ def test_what_does_not_fit_is_never_suggested() -> None:
         StressSearch(KNOBS, fits=lambda setting: False)
 
 
+def test_without_a_trial_that_succeeded_there_is_no_best() -> None:
+    search = StressSearch(KNOBS)
+    assert search.best is None
+    for _ in range(8):
+        search.tell(search.suggest(), None)
+    assert search.best is None
+    search.tell(search.suggest(), -3.0)
+    search.tell(search.suggest(), -2.0)
+    assert search.best is not None
+    assert search.best.value == -2.0
+
+
 def test_every_setting_of_a_small_space_is_tried_once() -> None:
     search = StressSearch(
         [StressKnob("tile", (1.0, 2.0, 4.0), 1.0), StressKnob("unroll", (0.0, 1.0, 2.0), 0.0, special=0.0)]
