@@ -84,13 +84,14 @@ def priced(
     clusters = steps["cluster"].drop_nulls().unique().implode()
     cluster = pl.when(pl.col("cluster").is_in(clusters)).then("cluster").otherwise(pl.lit("")).alias("_cluster")
     rate = steps.with_row_index("rate").select(
-        pl.col("cluster").fill_null("").alias("_cluster"), "from_ns", pl.col("rate").cast(pl.Int64),
+        pl.col("cluster").fill_null("").alias("_cluster"), pl.col("from_ns").alias("_from_ns"),
+        pl.col("rate").cast(pl.Int64),
         pl.col("from_ns").shift(-1).over("cluster").alias("_until_ns"), pl.col("reason").alias("_reason"),
         *(pl.col(name).alias(f"_{name}") for name in ("g_per_kwh", "pue", "price", "host_w")),
     )  # fmt: skip
-    begins = pieces.select(cluster, pl.col("began").dt.epoch("ns").alias("from_ns")).with_row_index("_row")
-    begins = begins.sort("from_ns").join_asof(
-        rate.sort("from_ns"), on="from_ns", by="_cluster", check_sortedness=False
+    begins = pieces.select(cluster, pl.col("began").dt.epoch("ns").alias("_from_ns")).with_row_index("_row")
+    begins = begins.sort("_from_ns").join_asof(
+        rate.sort("_from_ns"), on="_from_ns", by="_cluster", check_sortedness=False
     ).sort("_row")  # fmt: skip
     rows = pieces.hstack(begins)
     if rows.select((pl.col("ended").dt.epoch("ns") > pl.col("_until_ns")).any()).item():
