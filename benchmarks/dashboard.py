@@ -5,7 +5,8 @@
 pages   stores of 64 and of 27,648 GPUs (runs, verdicts, jobs, an hour of telemetry; 100 million readings with --long,
         else 5 million). Each repeat starts the dashboard anew and does the same steps. `listening_s`: from the start of
         the process until it answers; `first_page_s`: from there until the first page is there with nothing
-        under way; of each step the milliseconds in the browser until then, and the CPU of the server
+        under way; of each step the milliseconds until the browser has drawn it, the CPU of the server, and that of
+        the browser's page
 plain   the same data by the usual way: DuckDB reads the files, all points of 16 GPUs go to the browser as one Plotly
         figure, all GPUs as one table: CPU milliseconds and bytes
 """
@@ -167,6 +168,8 @@ class Browsing:
         self.base = base
         self.window = browser.new_page(viewport={"width": 1440, "height": 900})
         self.window.set_default_timeout(120_000)
+        self._metrics = self.window.context.new_cdp_session(self.window)
+        self._metrics.send("Performance.enable", {"timeDomain": "threadTicks"})
         self.errors: list[str] = []
         self.bytes = self._under_way = 0
         self.window.on("console", lambda text: self.errors.append(text.text[:200]) if text.type == "error" else None)
@@ -182,14 +185,21 @@ class Browsing:
         self.window.goto(address)
         self.window.wait_for_selector("h1")
 
+    def cpu_ms(self) -> float:
+        """CPU of the page so far, milliseconds; another page begins at 0."""
+        metrics = self._metrics.send("Performance.getMetrics")["metrics"]
+        return next(1000 * float(metric["value"]) for metric in metrics if metric["name"] == "TaskDuration")
+
     def settled_ms(self, step: Step) -> float:
-        """Do a step; milliseconds until no request is under way, less the quiet moment in which none began."""
+        """Do a step; milliseconds until no request is under way and all is drawn, less the quiet moment in which no
+        request began."""
         began = time.perf_counter()
         step(self)
         quiet_ms = 250.0
         while True:
             self.window.wait_for_timeout(quiet_ms)
             if self._under_way <= 0:
+                self.window.evaluate("() => new Promise(drawn => requestAnimationFrame(() => setTimeout(drawn)))")
                 return 1000 * (time.perf_counter() - began) - quiet_ms
 
 
@@ -217,9 +227,14 @@ def browsed(store: Path, browser: Any) -> dict[str, Any]:
         first_ms = browsing.settled_ms(opening(""))
         steps = {}
         for name, step in STEPS.items():
-            before = cpu_s(server.pid)
+            before, page_before = cpu_s(server.pid), browsing.cpu_ms()
             shown_ms = browsing.settled_ms(step)
-            steps[name] = {"shown_ms": shown_ms, "server_cpu_ms": 1000 * (cpu_s(server.pid) - before)}
+            page_ms = browsing.cpu_ms()
+            steps[name] = {
+                "shown_ms": shown_ms,
+                "server_cpu_ms": 1000 * (cpu_s(server.pid) - before),
+                "browser_cpu_ms": page_ms - page_before if page_ms >= page_before else page_ms,
+            }
         browsing.window.close()
         return {"listening_s": listening_s, "first_page_s": first_ms / 1000, "peak_mb": peak_mb(server.pid),
                 "errors": browsing.errors, "steps": steps}  # fmt: skip
@@ -256,7 +271,7 @@ def pages(options: BenchOptions) -> dict[str, Any]:
             "peak_mb": max(part["peak_mb"] or 0 for part in runs),
             "errors": sorted({error for part in runs for error in part["errors"]}),
             "steps": {step: {figure: spread([part["steps"][step][figure] for part in runs], 1)
-                             for figure in ("shown_ms", "server_cpu_ms")} for step in STEPS},
+                             for figure in ("shown_ms", "server_cpu_ms", "browser_cpu_ms")} for step in STEPS},
         }  # fmt: skip
     return {"telemetry_rows": readings, **tables}
 
