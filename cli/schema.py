@@ -22,14 +22,10 @@ _UNUSUAL = ("BOOLEAN", "MAP", "STRUCT")
 """What the type of a column begins with that its unit does not tell; lists are unusual, too."""
 _SEVERAL = 3
 """Tables of which a column is explained once, for all, in docs/tables.md."""
-_OF_TELEMETRY = {
-    "latest": "It has all columns of `telemetry`, and:",
-    "telemetry_minutes": "`ts` is when the minute began. A gauge `x` of `telemetry` has `x_min`, `x_mean` and `x_max`, "
-    "a counter `x_first` and `x_last`, a mask every bit that was set, `quality` any mark. The other columns:",
-}
-"""What a page says in place of the columns that follow from those of telemetry."""
-
-
+_OF_A_MINUTE = (
+    " `ts` is when the minute began. A gauge `x` of `telemetry` has `x_min`, `x_mean` and `x_max`, a counter `x_first` "
+    "and `x_last`, a mask every bit that was set, `quality` any mark. The other columns:"
+)
 _LONGEST_TYPE = 300  # characters
 
 
@@ -72,8 +68,7 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
                 "schema": "whorl.schema/1",
                 "format": FORMAT,
                 "tables": [
-                    {"name": vocabulary.name, "row": vocabulary.row, "columns": _dicts(vocabulary.columns)}
-                    for vocabulary in chosen
+                    {"name": table.name, "row": table.row, "columns": _dicts(table.columns)} for table in chosen
                 ],
                 "views": [
                     {"name": v.name, "row": v.row, "columns": _dicts(columns[v.name]), "sql": v.sql} for v in views
@@ -136,8 +131,8 @@ def as_document(
     for table in tables:
         parts += ["", f"## {table.name}", "", f"One row is {table.row}."]
         listed_columns = list(table.columns)
-        if table.name in _OF_TELEMETRY and any(vocabulary.name == "telemetry" for vocabulary in tables):
-            parts[-1] += f" {_OF_TELEMETRY[table.name]}"
+        if table is MINUTES:
+            parts[-1] += _OF_A_MINUTE
             listed_columns = [column for column in listed_columns if column.name not in OF_TELEMETRY]
         for earlier in tables[: tables.index(table)]:
             if set(earlier.names) <= {column.name for column in listed_columns}:
