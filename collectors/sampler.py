@@ -115,11 +115,6 @@ class Sampling:
         return round((max(5.0, 10 * self.interval_s) if self.hung_s is None else self.hung_s) * 1e9)
 
 
-_Unjudged = tuple[SeenDevice, int, Callable[[Sequence[int]], Sequence[int]], Sequence[int], int]
-"""A reading that `Quality` has not noted: GPU, time (UTC ns), what gives the values of `quality.READ`, all values, and
-which of those count."""
-
-
 class Abandoned(BaseException):  # no error: how a thread that was given up learns of it
     """This thread was given up on; another one goes on."""
 
@@ -175,7 +170,8 @@ class Sampler:
         self._gone_since: int | None = None  # since when the source does not answer, as was told (steady ns)
         self._known: dict[str, SeenDevice] = {}  # all devices that were ever there, by key
         self._asked: list[str] = []  # the keys of those that are read
-        self._unjudged: list[_Unjudged] = []
+        self._unjudged: list[tuple[SeenDevice, int, Sequence[int], int]] = []
+        """Readings that `Quality` has not noted: GPU, time (UTC ns), values of `quality.READ`, which of them count."""
         self._unread: list[SeenDevice] = []  # whole GPUs that are not, and have a row without numbers at every tick
         self._new_identities = threading.Event()
         self._over = threading.Event()
@@ -472,10 +468,10 @@ class Sampler:
             mark, nulls, quality = gpu.silent, gpu.nulls[columns], gpu.quality
             if not columns.fit(values):
                 values, nulls = columns.without_unfit(values, nulls)
-            if mark is not None or gpu.ts_ns is not None:
+            if mark is not None or reading.ts_ns is not None:
                 nulls |= columns.read_us_missing
             if quality is not None:
-                unjudged.append((gpu, stamp, columns.judged, values, gpu.judged))
+                unjudged.append((gpu, stamp, columns.judged(values), gpu.judged))
                 mark = mark or quality.text
             elif Status.OK not in statuses:
                 continue  # an instance that is gone has no row
@@ -549,9 +545,9 @@ class Sampler:
 
     def _judge_sensors(self) -> None:
         """Judge power sensors by the readings since the last call; many at once cost less than one at each tick."""
-        for gpu, stamp, judged, values, known in self._unjudged:
+        for gpu, stamp, readings, known in self._unjudged:
             assert gpu.quality is not None
-            for finding in gpu.quality.note(stamp, judged(values), known):
+            for finding in gpu.quality.note(stamp, readings, known):
                 self._events.tell(finding.event(gpu.device.gpu))
         self._unjudged.clear()
 
