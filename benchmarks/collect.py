@@ -7,8 +7,8 @@ sweeps   CPU microseconds of a sweep of 8 GPUs ten times a second, and memory: `
          the simulated NVML library of the tests, which answers in about a microsecond: the reader's own work.
 beside   ticks kept and CPU a sweep while 12 processes compute, of whorl and of the plain durable loop at the same time
 memory   a day of readings (--long; else some hours) that pass as fast as the machine can, through the sampler, the
-         journal and its sealing: the most resident memory of each ten minutes and its slope, beside a Python with numpy
-         and pyarrow that collects nothing
+         journal and its sealing, and as many at 50 Hz: the most resident memory of each ten minutes and its slope,
+         beside a Python with numpy and pyarrow that collects nothing
 
 CPU time is the process's own clock over a window that begins 8 s after the start; memory is the peak.
 """
@@ -46,6 +46,7 @@ from whorl.benchmarks.harness import (
 from whorl.store import Store
 
 SETTLE_S, BUSY = 8.0, 12
+FASTEST_HZ = 50.0
 COLLECT = [
     *(sys.executable, "-c", "import sys; from whorl.cli import main; sys.exit(main())"),
     *("collect", "--store", "S", "--backend", "nvml", "--interval", f"{1000 / RATE_HZ:g}ms"),
@@ -158,25 +159,30 @@ def beside(options: BenchOptions) -> dict[str, Any]:
 
 
 def memory(options: BenchOptions) -> dict[str, Any]:
-    """The line through the peaks after the first hour, with its standard error."""
-    hours = float(options.pick(1, 6, 24))
+    """At two rates, as many readings at each."""
     plain = "import numpy, pyarrow, json; from pathlib import Path; print(Path('/proc/self/status').read_text())"
     status = subprocess.run([sys.executable, "-c", plain], capture_output=True, text=True, check=True).stdout
     resident = next(int(line.split()[1]) // 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+    hours = float(options.pick(1, 6, 24))
+    rates = {f"{rate_hz:g} Hz": memory_at(rate_hz, hours * RATE_HZ / rate_hz) for rate_hz in (RATE_HZ, FASTEST_HZ)}
+    return {"plain_python_mb": resident, **rates}
+
+
+def memory_at(rate_hz: float, hours: float) -> dict[str, Any]:
+    """The line through the peaks after the first half hour, with its standard error."""
     with scratch() as folder:
         Store.create(folder / "S").close()
         # A process that imports nothing else: what this program has loaded must not count.
         code = (
             "import sys, json; sys.argv = ['x']; from whorl.benchmarks import collected_day as m; "
-            f"print(json.dumps(m.a_day({str(folder / 'S')!r}, {hours})))"
+            f"print(json.dumps(m.a_day({str(folder / 'S')!r}, {hours}, {rate_hz})))"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         noted = json.loads(done.stdout)
-    later = [(row["hours"], row["peak_mb"]) for row in noted if row["hours"] > 1.0]
+    later = [(row["hours"], row["peak_mb"]) for row in noted if row["hours"] > 0.5]
     cpu = noted[-1]["cpu_s"] / noted[-1]["hours"]
-    return {"hours": hours, "seals": len(noted), "plain_python_mb": resident,
-            "most_mb": max(row["peak_mb"] for row in noted), "mb_per_hour": line(later),
-            "cpu_s_per_hour": round(cpu, 2)}  # fmt: skip
+    return {"hours": hours, "seals": len(noted), "most_mb": max(row["peak_mb"] for row in noted),
+            "mb_per_hour": line(later), "cpu_s_per_hour": round(cpu, 2)}  # fmt: skip
 
 
 def line(points: Sequence[tuple[float, float]]) -> dict[str, Any]:

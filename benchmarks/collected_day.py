@@ -18,7 +18,7 @@ SEGMENT_S = 600
 BEGAN_NS = 1_800_000_000 * 10**9
 
 
-def a_day(root: str, hours: float) -> list[dict[str, float]]:
+def a_day(root: str, hours: float, rate_hz: float) -> list[dict[str, float]]:
     """In a process of its own: collect, and note the memory after every seal (MiB)."""
     from whorl.collectors.backend import Backend, Device, Reading, Status
     from whorl.collectors.collect import settle
@@ -75,22 +75,23 @@ def a_day(root: str, hours: float) -> list[dict[str, float]]:
                 yield Reading(gpu, list(values) if slow else [values[row] for row in FAST], statuses[slow])
 
     clock, noted = Jumping(), list[dict[str, float]]()
-    journal = Journal(Path(root), "n", offline=True, clock=clock.wall)  # a child seals, as for a collector
+    # A child seals, as for a collector. To wait for the disk at every tick would take as long as the day itself.
+    journal = Journal(Path(root), "n", durable_s=60.0, offline=True, clock=clock.wall)
 
     class Maintained(StoreRecorder):
         """Seals by the clock of the readings, as the journal's own thread does by the machine's."""
 
         def append(self, ticks: Ticks) -> None:
             super().append(ticks)
-            number = round(clock.passed / 1e9 * RATE_HZ)
-            if number and number % round(SEGMENT_S * RATE_HZ) == 0:
+            number = round(clock.passed / 1e9 * rate_hz)
+            if number and number % round(SEGMENT_S * rate_hz) == 0:
                 journal.seal()
                 noted.append({"hours": clock.passed / 3600e9, "peak_mb": peak_mb() or 0, "cpu_s": time.process_time()})
                 with contextlib.suppress(OSError):
                     Path("/proc/self/clear_refs").write_text("5")  # from here on a new peak
 
     recorder = Maintained(Path(root), journal, cluster="c", node="n")
-    sampler = Sampler(Walking(), recorder, Sampling(1 / RATE_HZ, "c", "n", hung_s=1e9, clock=clock))
-    sampler.run(hours * 3600 + 1 / RATE_HZ)
+    sampler = Sampler(Walking(), recorder, Sampling(1 / rate_hz, "c", "n", hung_s=1e9, clock=clock))
+    sampler.run(hours * 3600 + 1 / rate_hz)
     journal.close()
     return noted
