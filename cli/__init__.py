@@ -317,7 +317,9 @@ cli.commands = _Verbs()  # type: ignore[assignment]  # click looks names up and 
 def main() -> None:
     """Run the command line."""
     # Else NumPy has a thread for each core. whorl's matrices are small, and threads that wait take time from others.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # A command of the user, which these verbs run, has the user's environment.
+    if {"collect", "tune"}.isdisjoint(sys.argv):
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # If standard output or error is closed at the start (`>&-`), Python has none. Nobody reads it, so nothing may fail.
     nowhere = Path(os.devnull)
     sys.stdout = _whole(sys.stdout or nowhere.open("w"))
