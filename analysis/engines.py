@@ -117,7 +117,7 @@ class Here(Engine):
     ) -> Iterator[R | PartFailure]:
         if min(self.workers, len(parts)) <= 1:
             for done, part in enumerate(parts, start=1):
-                yield _named(attempt(function, part), name(part))
+                yield _named(attempt(function, part), name, part)
                 _tell(progress, done, parts)
             return
         pool = ThreadPoolExecutor(min(self.workers, len(parts)), "whorl-part")
@@ -312,8 +312,8 @@ def attempt(function: Callable[[P], R], part: P) -> R | PartFailure:
         return PartFailure("", str(error).splitlines()[0] if str(error) else type(error).__name__)
 
 
-def _named(result: R | PartFailure, name: str) -> R | PartFailure:
-    return replace(result, name=name) if isinstance(result, PartFailure) else result
+def _named(result: R | PartFailure, name: Callable[[P], str], part: P) -> R | PartFailure:
+    return replace(result, name=name(part)) if isinstance(result, PartFailure) else result
 
 
 def _tell(progress: Callable[[str], None] | None, done: int, parts: Sequence[object]) -> None:
@@ -333,7 +333,7 @@ def _in_order(
     ahead = iter(parts)
     for done, part in enumerate(parts, start=1):
         under_way.extend(map(begin, islice(ahead, at_once - len(under_way))))
-        yield _named(under_way.popleft()(), name(part))
+        yield _named(under_way.popleft()(), name, part)
         _tell(progress, done, parts)
 
 
