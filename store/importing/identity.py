@@ -97,8 +97,8 @@ def _of_rows(sheet: Sheet) -> str:
     """
     if "pci_bus_id" in sheet.bound:
         column = sheet.bound["pci_bus_id"].column
-        places = {text: address(text) for text in sheet.frame[column].unique()}
-        sheet.frame = sheet.frame.with_columns(pl.col(column).replace(places))
+        places = {text: place for text in sheet.frame[column].unique() if (place := address(text)) != text}
+        sheet.frame = sheet.frame.with_columns(pl.col(column).replace(places)) if places else sheet.frame
     if "serial" in sheet.bound:  # boards without a serial number may say 0
         sheet.frame = sheet.frame.with_columns(pl.col(sheet.bound["serial"].column).str.replace("^0+$", ""))
     _pass_over_empty(sheet)
@@ -301,15 +301,18 @@ def _check_one_host(sheet: Sheet) -> None:
     place = (stated(sheet.bound["pci_bus_id"].column) if at_address else pl.col("=slot")).alias("place")
     of_node = (pl.col("=node") == sheet.options.node) & pl.col("=gpu").is_not_null() & place.is_not_null()
     of_node &= ~pl.col("=gpu").str.starts_with("MIG-")
-    pairs = sheet.frame.filter(of_node).group_by(place, "=gpu").agg(pl.col(LINE).min()).sort(LINE)
+    record = [RECORD] if sheet.kind == "runs" else []
+    rows = sheet.frame.lazy().filter(of_node).select(LINE, "=gpu", place, *record)  # lazy: copies of texts are large
+    pairs = rows.group_by("place", "=gpu").agg(pl.col(LINE).min()).sort(LINE).collect()
     shared = pairs.group_by("place", maintain_order=True).agg("=gpu", LINE).filter(pl.col("=gpu").list.len() > 1)
     if shared.is_empty():
         return
     order = pl.col("place").rank("dense").cast(pl.Int64)  # a reading goes through the GPUs in the order of the driver
-    reading = pl.col(RECORD) if sheet.kind == "runs" else (order <= order.shift()).fill_null(False).cum_sum()
-    rows = sheet.frame.filter(of_node).with_columns(place)
-    together = rows.group_by(reading.alias("reading"), maintain_order=True).agg(
-        pl.col("=gpu").unique(maintain_order=True), pl.col("place").n_unique()
+    reading = pl.col(RECORD) if record else (order <= order.shift()).fill_null(False).cum_sum()
+    together = (
+        rows.collect()
+        .group_by(reading.alias("reading"), maintain_order=True)
+        .agg(pl.col("=gpu").unique(maintain_order=True), pl.col("place").n_unique())
     )
     hosts: dict[str, str] = {}  # GPU -> a GPU of the same host
     for gpus in together.filter(pl.col("=gpu").list.len() == pl.col("place"))["=gpu"].unique(maintain_order=True):
