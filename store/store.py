@@ -348,7 +348,7 @@ class Store:
 
         try:
             return frame.collect()
-        except (OSError, pl.exceptions.PolarsError) as error:
+        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             before = {*self.skipped}
             all_rows = self.rows([spec.name for spec in TABLES])
             changed = {path: reason for path, reason in self.skipped.items() if path not in before}

@@ -12,7 +12,6 @@ import dataclasses
 import itertools
 import threading
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +40,8 @@ _COLUMNS = (*KEY, *BOARD_POWER, "quality", "energy_mj", "sm_clock_mhz", "tempera
 _LEAST_MW, _MOST_MW = 500, 5_000_000  # what a board can draw, as `analysis.energy.sensor` judges readings
 _LOW, _HIGH = -(2**63), 2**63 - 1
 _TENTH = 16  # bits of a tenth of a watt
+_TENTHS = (1 << _TENTH) - 1
+_MOST_KEYS = 1 << 22
 _NO_TENTHS: Tenths = np.zeros(0, np.int64), np.zeros(0, np.int64)
 _REDUCED = {  # figures of a window: how those of two slices become one, and where they begin
     "n": (np.add, 0), "counted": (np.add, 0), "sum_mw": (np.add, 0), "most_mw": (np.maximum, 0),
@@ -100,16 +101,16 @@ def figures(rows: Rows, windows: pa.Table, stopped: threading.Event | None = Non
     the median is the (n+1)/2-th and the 95th percentile the 0.95n-th lowest. Raises OSError and pyarrow.ArrowException
     where a file cannot be read, InterruptedError when `stopped` is set.
     """
-    index, totals = WindowIndex(windows), _Totals(windows)
+    index = WindowIndex(windows)
+    totals = _Totals(_in_one(windows.take(pa.array(index.rows))))
     for part in parts_of(TELEMETRY.name, _near(rows, index)):
-        for batch, numbers, places in _in_windows(part, index, rows, _COLUMNS):
+        totals.begin(file_names.day_number(str(part.day)) or 0)
+        for batch, complete in _batches(part, index, rows, _COLUMNS):
             if stopped is not None and stopped.is_set():
                 raise InterruptedError("the query was stopped")
-            if len(places):
-                totals.add(batch, numbers, places)
-        totals.end((file_names.day_number(str(part.day)) or 0) + 1)
-    totals.end()
-    return totals.figures()
+            totals.add(batch, index.slices(batch), complete)
+        totals.end()
+    return totals.figures().take(pa.array(np.argsort(index.rows)))
 
 
 def readings(
@@ -125,36 +126,49 @@ def readings(
         return
     index = WindowIndex(windows)
     for part in parts_of(TELEMETRY.name, _near(rows, index)):
-        yield from _in_windows(part, index, rows, [*dict.fromkeys((*KEY, *columns))])
+        for batch, _ in _batches(part, index, rows, [*dict.fromkeys((*KEY, *columns))]):
+            slices = index.slices(batch)
+            slice_of, places = slices.readings()
+            yield batch, index.rows[slices.numbers[slice_of]], places
 
 
 # -- reading --------------------------------------------------------------------------------------------------
 
 
 class WindowIndex:
-    """Windows, to be looked up by cluster, GPU and time."""
+    """Windows, to be looked up by cluster, GPU and time. Their numbers are in this order of GPU, cluster and time, as
+    the rows of telemetry are."""
 
     def __init__(self, windows: pa.Table) -> None:
         """`windows` has the columns `WINDOW`."""
-        rows = _in_one(windows)
-        began, until = (_numbers(rows, name, absent) for name, absent in (("began", _HIGH), ("until", _LOW)))
-        (cluster, clusters), (gpu, gpus) = _codes(rows["cluster"]), _codes(rows["gpu"])
-        order = np.lexsort((began, cluster, gpu))
-        edges = np.flatnonzero(np.diff(gpu[order], prepend=-2) | np.diff(cluster[order], prepend=-2))
-        pieces = [order[first:end] for first, end in itertools.pairwise([*edges.tolist(), len(order)])]
+        table = _in_one(windows)
+        (cluster, clusters), (gpu, gpus) = _codes(table["cluster"]), _codes(table["gpu"])
+        names = [(name or "").encode() for name in gpus]
+        rank = np.empty(len(names), np.int64)
+        rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+        began, until = (_numbers(table, name, absent) for name, absent in (("began", _HIGH), ("until", _LOW)))
+        self.rows: Integers = np.lexsort((began, cluster, rank[gpu]))
+        """(windows,) the row of each window in the table, by its number."""
+        gpu, cluster = gpu[self.rows], cluster[self.rows]
+        self._times_us = np.stack((began, until))[:, self.rows]  # when each begins and ends
+        edges = np.flatnonzero(np.diff(gpu, prepend=-2) | np.diff(cluster, prepend=-2)).tolist()
+        pieces = [slice(*ends) for ends in itertools.pairwise([*edges, len(gpu)])]
         self._of_gpu = {
-            (clusters[cluster[places[0]]], gpus[gpu[places[0]]]): (places, np.append(began[places], until[places]))
-            for places in pieces
-        }
-        """The windows of each cluster and GPU, and when they begin and end."""
-        names = [(gpus[gpu[places[0]]] or "").encode() for places in pieces]
-        by_name = sorted(range(len(names)), key=names.__getitem__)
-        self._gpus = [names[piece] for piece in by_name]
-        self._first_us = np.array([began[pieces[piece][0]] for piece in by_name], np.int64)
-        self._until_us = np.array([until[pieces[piece]].max() for piece in by_name], np.int64)
+            (clusters[cluster[piece.start]], gpus[gpu[piece.start]]): piece for piece in pieces
+        }  # the numbers of each cluster and GPU
+        latest = [np.maximum.accumulate(self._times_us[1, piece]) for piece in pieces]
+        self._latest_us = np.concatenate([np.zeros(0, np.int64), *latest])  # the last end of a GPU's windows so far
+        self._gpus = [names[gpu[first]] for first in edges]
+        self._edges = [*edges, len(gpu)]
+        self._first_us = self._times_us[0, edges]
+        self._until_us = self._latest_us[[piece.stop - 1 for piece in pieces]]
         within = int(began.min(initial=_HIGH)), int(until.max(initial=_LOW)) - 1
         self.bounds = file_names.Bounds(*within, file_names.gpu_hashes(gpu for _, gpu in self._of_gpu))
         """Between which times, and of which GPUs, readings can be in windows."""
+
+    def before(self, gpu: bytes) -> int:
+        """How many windows are of GPUs before this one (UTF-8)."""
+        return self._edges[bisect.bisect_left(self._gpus, gpu)]
 
     def may_lie_in(self, gpus: tuple[bytes, bytes] | None, times: tuple[int, int] | None) -> bool:
         """Whether rows from one GPU to another (UTF-8), and from one time to another (us), can lie in windows; None:
@@ -165,21 +179,40 @@ class WindowIndex:
         first_us, last_us = times or (_LOW, _HIGH)
         return bool(((self._first_us[among] <= last_us) & (self._until_us[among] > first_us)).any())
 
-    def places(self, batch: pa.RecordBatch) -> tuple[Integers, Integers]:
-        """Of each reading in a window: the window, and its row in the batch, which is sorted by GPU and time."""
+    def slices(self, batch: pa.RecordBatch) -> _Slices:
+        """The windows that have readings in a batch, which is sorted by GPU and time."""
         ts = batch["ts"].view("int64").to_numpy()
         (cluster, clusters), (gpu, gpus) = _codes(batch["cluster"]), _codes(batch["gpu"])
-        begins = np.flatnonzero(np.diff(gpu, prepend=-2) | np.diff(cluster, prepend=-2))
-        windows, places = [np.zeros(0, np.int64)], [np.zeros((2, 0), np.int64)]
-        for begin, end in itertools.pairwise([*begins.tolist(), len(ts)]):
+        begins = np.flatnonzero((gpu[1:] != gpu[:-1]) | (cluster[1:] != cluster[:-1])) + 1
+        numbers, places = [np.zeros(0, np.int64)], [np.zeros((2, 0), np.int64)]
+        for begin, end in itertools.pairwise([0, *begins.tolist(), len(ts)]) if len(ts) else ():
             of_gpu = self._of_gpu.get((clusters[cluster[begin]], gpus[gpu[begin]]))
             if of_gpu is not None:
-                windows.append(of_gpu[0])
-                places.append((ts[begin:end].searchsorted(of_gpu[1]) + begin).reshape(2, -1))
-        first, end = np.concatenate(places, axis=1)
-        counts = np.maximum(end - first, 0)
+                ended = self._latest_us[of_gpu].searchsorted(ts[begin], "right")
+                begun = self._times_us[0, of_gpu].searchsorted(ts[end - 1], "right")
+                near = slice(of_gpu.start + ended, of_gpu.start + max(begun, ended))
+                numbers.append(np.arange(near.start, near.stop))
+                places.append(ts[begin:end].searchsorted(self._times_us[:, near]) + begin)
+        number, (first, end) = np.concatenate(numbers), np.concatenate(places, axis=1)
+        has_readings = first < end
+        return _Slices(number[has_readings], first[has_readings], end[has_readings])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Slices:
+    """Windows that have readings in a batch, and the rows of these: from `first` to before `end`."""
+
+    numbers: Integers
+    first: Integers
+    end: Integers
+
+    def readings(self) -> tuple[Integers, Integers]:
+        """Of each reading in a window: which of these windows it is, and the row in the batch."""
+        counts = self.end - self.first
         before = np.cumsum(counts) - counts
-        return np.repeat(np.concatenate(windows), counts), np.arange(counts.sum()) - np.repeat(before - first, counts)
+        return np.repeat(np.arange(len(counts)), counts), np.arange(counts.sum()) - np.repeat(
+            before - self.first, counts
+        )
 
 
 def _codes(column: pa.Array) -> tuple[NDArray[Any], list[str | None]]:
@@ -196,35 +229,37 @@ def _near(rows: Rows, index: WindowIndex) -> Rows:
     return dataclasses.replace(rows, free=free, contested=contested)
 
 
-def _in_windows(
+def _batches(
     part: TablePart, index: WindowIndex, rows: Rows, columns: Sequence[str]
-) -> Iterator[tuple[pa.RecordBatch, Integers, Integers]]:
-    """The batches of a piece of telemetry that has some in windows, as `readings` gives them."""
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """The rows of a piece of telemetry that can lie in windows, in the order of their GPUs; and up to which number
+    windows have no further readings in the piece."""
     contested = {path.absolute() for path in rows.contested}
+    groups, about = [], {}
     for path in part.files:
-        for batch in _row_groups(path, index, columns, part.late if path in contested else None):
-            yield batch, *index.places(batch)
-    if part.late is not None:
-        batch = _in_one(keys.newest(part.late.select(list(columns))))
-        yield batch, *index.places(batch)
-
-
-def _row_groups(
-    path: Path, index: WindowIndex, columns: Sequence[str], replaced: pa.Table | None
-) -> Iterator[pa.RecordBatch]:
-    """The rows of each row group of a file that can lie in a window, but for those whose key is `replaced`."""
-    texts = ["cluster", "gpu", "quality"] if replaced is None else []  # as numbers, where keys are not compared
-    with files.opened(path) as source, pq.ParquetFile(source, read_dictionary=texts) as file:
-        filled = parquet.filled_in(file)
-        chosen = [*KEY, *(name for name in columns if name in filled and name not in KEY)]
-        places = {file.metadata.schema.column(place).path: place for place in range(file.metadata.num_columns)}
+        with files.opened(path) as source:
+            about[path] = file = pq.read_metadata(source)
+        places = {file.schema.column(place).path: place for place in range(file.num_columns)}
         for number in range(file.num_row_groups):
-            group = file.metadata.row_group(number)
+            group = file.row_group(number)
             extents = (group.column(places[name]).statistics for name in ("gpu", "ts"))
-            ends = [(extent.min_raw, extent.max_raw) if extent and extent.has_min_max else None for extent in extents]
-            if index.may_lie_in(*ends):
-                rows = file.read_row_group(number, columns=chosen, use_threads=False)
-                yield _in_one(rows if replaced is None else keys.without(rows, replaced))
+            gpus, times = ((e.min_raw, e.max_raw) if e and e.has_min_max else None for e in extents)
+            if index.may_lie_in(gpus, times):
+                groups.append((index.before(gpus[0]) if gpus else 0, path, number))
+    groups.sort()
+    if part.late is not None:
+        yield _in_one(keys.newest(part.late.select(list(columns)))), 0
+    complete = [number for number, _, _ in groups[1:]] + [len(index.rows)]
+    for path, of_file in itertools.groupby(zip(groups, complete, strict=True), key=lambda group: group[0][1]):
+        replaced = part.late if path in contested else None
+        texts = ["cluster", "gpu", "quality"] if replaced is None else []  # as numbers, where keys are not compared
+        with files.opened(path) as source:
+            file = pq.ParquetFile(source, read_dictionary=texts, metadata=about[path])
+            filled = parquet.filled_in(file)
+            chosen = [*KEY, *(name for name in columns if name in filled and name not in KEY)]
+            for (_, _, number), is_complete in of_file:
+                table = file.read_row_group(number, columns=chosen, use_threads=False)
+                yield _in_one(table if replaced is None else keys.without(table, replaced)), is_complete
 
 
 def _in_one(rows: pa.Table) -> pa.RecordBatch:
@@ -239,56 +274,116 @@ def _in_one(rows: pa.Table) -> pa.RecordBatch:
 class _Totals:
     """What is known of each window from the readings that were added: an array for each figure."""
 
-    def __init__(self, windows: pa.Table) -> None:
-        rows = _in_one(windows)
+    def __init__(self, windows: pa.RecordBatch) -> None:
+        """`windows` has the columns `WINDOW`, and is sorted by GPU."""
         self._began_us, self._until_us, self._ended_us = (
-            _numbers(rows, name, absent) for name, absent in (("began", _HIGH), ("until", _LOW), ("ended", _HIGH))
+            _numbers(windows, name, absent) for name, absent in (("began", _HIGH), ("until", _LOW), ("ended", _HIGH))
         )
         self._of = {name: np.full(len(windows), start) for name, (_, start) in _REDUCED.items()}
-        self._of |= {name: np.full(len(windows), _HIGH) for name in ("low_mj", "low_us", "less_mj", "high_us")}
+        self._of |= {name: np.full(len(windows), _HIGH) for name in ("low_mj", "low_us", "high_us")}
+        self._of["high_mj"] = np.full(len(windows), _LOW)
         self._median, self._p95 = (np.full(len(windows), np.nan) for _ in range(2))
-        self._tenths = _NO_TENTHS  # of windows that are not over
-        self._new = [_NO_TENTHS]
+        self._tenths = _NO_TENTHS  # of windows that go on on another day, or have too many readings
+        self._has_tenths = np.zeros(len(windows), bool)  # which got some of these from the piece
+        self._keys: list[Integers] = []  # window << _TENTH | tenth, of all other readings
+        self._room = 0  # for so many of them
 
-    def add(self, batch: pa.RecordBatch, windows: Integers, places: Integers) -> None:
-        """Add the readings of a batch at these places, and the window of each."""
-        ts, mw = batch["ts"].view("int64").to_numpy()[places], _power_mw(batch)[places]
-        mhz, celsius = (_numbers(batch, name, _LOW)[places] for name in ("sm_clock_mhz", "temperature_c"))
-        counts = mw > 0
-        starts = np.flatnonzero(np.diff(windows, prepend=-1))
-        numbers = windows[starts]
-        values = {
-            "n": np.ones_like(ts), "first_us": ts, "last_us": ts, "counted": counts, "sum_mw": mw, "most_mw": mw,
-            "clocks": mhz > _LOW, "sum_mhz": np.where(mhz > _LOW, mhz, 0), "celsius": celsius,
+    def begin(self, day: int) -> None:
+        """Readings of a piece of this day follow: all that the day has of their GPUs."""
+        day_us, next_us = day * file_names.DAY_US, (day + 1) * file_names.DAY_US
+        self._goes_on = (self._began_us < day_us) | (self._until_us > next_us)
+        self._is_over = self._until_us <= next_us
+
+    def add(self, batch: pa.RecordBatch, slices: _Slices, complete: int) -> None:
+        """Add the readings of a batch that are in windows. `complete`: windows below this number have no more readings
+        in the piece."""
+        numbers, first, end = slices.numbers, slices.first, slices.end
+        if not len(numbers):
+            return
+        ts, mw = batch["ts"].view("int64").to_numpy(), _power_mw(batch)
+        mhz, celsius, low_mj, high_mj = (
+            _numbers(batch, *column)
+            for column in (("sm_clock_mhz", _LOW), ("temperature_c", _LOW), ("energy_mj", _HIGH), ("energy_mj", _LOW))
+        )
+        readings = end - first
+        edges = np.stack((first, end), axis=1).ravel()
+
+        def reduced(reduce: np.ufunc, values: NDArray[Any]) -> Integers:
+            return np.asarray(reduce.reduceat(np.append(values, 0), edges, dtype=np.int64)[::2])
+
+        counted = reduced(np.add, mw > 0)
+        of_slices = {
+            "n": readings, "counted": counted, "sum_mw": reduced(np.add, mw), "most_mw": reduced(np.maximum, mw),
+            "clocks": reduced(np.add, mhz > _LOW), "sum_mhz": reduced(np.add, np.where(mhz > _LOW, mhz, 0)),
+            "celsius": reduced(np.maximum, celsius), "first_us": ts[first], "last_us": ts[end - 1],
         }  # fmt: skip
         for name, (reduce, _) in _REDUCED.items():
-            total = self._of[name]
-            total[numbers] = reduce(total[numbers], reduce.reduceat(values[name].astype(np.int64, copy=False), starts))
-        mj = _numbers(batch, "energy_mj", _HIGH)[places]
-        for name, at, signed in (("low_mj", "low_us", mj), ("less_mj", "high_us", np.where(mj < _HIGH, -mj, _HIGH))):
-            lowest = np.minimum.reduceat(signed, starts)
-            equal = np.flatnonzero(signed == np.repeat(lowest, np.diff(starts, append=len(ts))))
-            at_us = ts[equal[equal.searchsorted(starts)]]  # the first of equal ones
-            before, before_us = self._of[name][numbers], self._of[at][numbers]
-            is_lower = (lowest < before) | ((lowest == before) & (at_us < before_us))
-            self._of[name][numbers[is_lower]], self._of[at][numbers[is_lower]] = lowest[is_lower], at_us[is_lower]
-        self._new.append(np.unique(windows[counts] << _TENTH | mw[counts] // 100, return_counts=True))
+            self._of[name][numbers] = reduce(self._of[name][numbers], of_slices[name])
+        slice_of, places = slices.readings()
+        for name, reduce, is_better, mj in (
+            ("low", np.minimum, np.less, low_mj), ("high", np.maximum, np.greater, high_mj),
+        ):  # fmt: skip
+            if "energy_mj" in batch.schema.names:
+                extreme = reduced(reduce, mj)
+                equal = np.flatnonzero(mj[places] == np.repeat(extreme, readings))
+                first_us = ts[places[equal[equal.searchsorted(np.cumsum(readings) - readings)]]]
+                before, before_us = self._of[f"{name}_mj"][numbers], self._of[f"{name}_us"][numbers]
+                is_new = is_better(extreme, before) | ((extreme == before) & (first_us < before_us))
+                self._of[f"{name}_mj"][numbers[is_new]] = extreme[is_new]
+                self._of[f"{name}_us"][numbers[is_new]] = first_us[is_new]
+        tenths = (mw // 100)[places]
+        keys = (numbers[slice_of] << _TENTH | tenths)[tenths > 0]
+        keys.sort()
+        self._keys.append(keys)
+        if sum(map(len, self._keys)) > self._room:
+            self._take_quantiles(complete)
+            self._room = 2 * len(self._keys[0])  # each reading is sorted twice, about, whatever is in how many files
 
-    def end(self, day: int | None = None) -> None:
-        """Take the quantiles of the windows with new readings that are over when a day begins; None: of all others."""
-        new_keys = np.concatenate([keys for keys, _ in self._new])
-        keys, readings = _joined([self._tenths, *self._new])
-        over = np.zeros(len(self._until_us), bool)
-        over[(keys if day is None else new_keys) >> _TENTH] = True
-        over &= self._until_us <= (_HIGH if day is None else day * file_names.DAY_US)
-        is_over = over[keys >> _TENTH]
-        self._tenths, self._new = (keys[~is_over], readings[~is_over]), [_NO_TENTHS]
-        keys, readings = keys[is_over], readings[is_over]
-        starts, below = np.flatnonzero(np.diff(keys >> _TENTH, prepend=-1)), readings.cumsum()
-        windows = keys[starts] >> _TENTH
-        before, n = below[starts] - readings[starts], self._of["counted"][windows]
+    def end(self) -> None:
+        """The piece has no more readings."""
+        self._take_quantiles(len(self._until_us))
+        is_over, (keys, readings) = self._has_tenths & self._is_over, self._tenths
+        self._has_tenths[:] = False
+        of_over = is_over[keys >> _TENTH]
+        self._tenths = keys[~of_over], readings[~of_over]
+        keys = keys[of_over]
+        self._set_quantiles(keys, _ends(keys), readings[of_over].cumsum())
+
+    def _take_quantiles(self, complete: int) -> None:
+        """Take those of windows below this number. Of those that go on, count the readings at each tenth of a watt."""
+        keys = np.concatenate(self._keys or [_NO_TENTHS[0]])
+        keys.sort(kind="stable")  # made for arrays that are sorted in parts
+        rest = keys[keys.searchsorted(complete << _TENTH) :]
+        keys = keys[: len(keys) - len(rest)]
+        ends = _ends(keys)
+        windows = keys[ends - 1] >> _TENTH
+        goes_on = self._goes_on[windows] | self._has_tenths[windows]
+        if goes_on.any():
+            of_these = np.repeat(goes_on, np.diff(ends, prepend=0))
+            self._count(keys[of_these])
+            keys = keys[~of_these]
+            ends = _ends(keys)
+        self._set_quantiles(keys, ends)
+        if len(rest) > _MOST_KEYS:
+            self._count(rest)
+            rest = rest[:0]
+        self._keys = [rest]
+
+    def _count(self, keys: Integers) -> None:
+        self._has_tenths[keys >> _TENTH] = True
+        keys, readings = np.concatenate((self._tenths[0], keys)), np.append(self._tenths[1], np.ones_like(keys))
+        order = np.argsort(keys, kind="stable")
+        starts = np.flatnonzero(np.diff(keys[order], prepend=-1))
+        self._tenths = keys[order][starts], np.add.reduceat(readings[order], starts) if len(keys) else readings
+
+    def _set_quantiles(self, keys: Integers, ends: Integers, below: Integers | None = None) -> None:
+        """Of windows with all their readings. Each has the sorted keys up to before its `ends`; `below`: how many
+        readings have one of the keys so far, None: each has one."""
+        windows, upto = keys[ends - 1] >> _TENTH, ends if below is None else below[ends - 1]
+        n = np.diff(upto, prepend=0)
         for figure, part in ((self._median, 2), (self._p95, 20)):
-            figure[windows] = (keys[below.searchsorted(before + n - n // part)] & ((1 << _TENTH) - 1)) / 10
+            rank = upto - n // part
+            figure[windows] = (keys[rank - 1 if below is None else below.searchsorted(rank)] & _TENTHS) / 10
 
     def figures(self) -> pa.StructArray:
         """The figures of each window."""
@@ -300,7 +395,7 @@ class _Totals:
         # Of how many seconds power and counter tell.
         power_s = np.where(has_power, of["last_us"] - of["first_us"], 0) / 1e6 * counted / np.maximum(n, 1)
         counter_s = np.where(has_counter, of["high_us"] - of["low_us"], 0) / 1e6
-        counter_j = np.where(has_counter, -of["less_mj"] - of["low_mj"], 0) / 1e3
+        counter_j = np.where(has_counter, of["high_mj"] - of["low_mj"], 0) / 1e3
         least_j = 0.3 * mean_w * (counter_s - 0.3) - 1
         fits = (counter_j >= least_j) & (counter_j <= 1.5 * of["most_mw"] / 1e3 * (counter_s + 0.3) + 1)
         by_counter = (counter_s > 0) & (counter_s >= 0.5 * window_s) & (fits | ~has_power)
@@ -317,12 +412,10 @@ class _Totals:
         return pa.StructArray.from_arrays(columns, names=[column.name for column in FIGURES])
 
 
-def _joined(parts: Sequence[Tenths]) -> Tenths:
-    keys, readings = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    order = np.argsort(keys, kind="stable")
-    keys = keys[order]
-    starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    return keys[starts], np.add.reduceat(readings[order], starts)
+def _ends(keys: Integers) -> Integers:
+    """Where the keys of each window end."""
+    windows = keys >> _TENTH
+    return np.append(np.flatnonzero(windows[1:] != windows[:-1]) + 1, len(keys)) if len(keys) else windows
 
 
 def _power_mw(batch: pa.RecordBatch) -> Integers:

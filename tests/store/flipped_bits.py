@@ -353,7 +353,8 @@ class TurnedBits:
                 outcome = wrong if not is_right else "named" if path in named else "same"
                 counted = {"case": case, "kind": self._files.kind(path), "reader": reader, "outcome": outcome}
                 detail = {"table": table, "file": str(path.relative_to(self._files.root)), "bit": bit, "text": text}
-                outcomes.append(counted | detail if outcome in WRONG and case != "unseen" else counted)
+                is_wrong = outcome in WRONG and (case != "unseen" or outcome == "unnamed")
+                outcomes.append(counted | detail if is_wrong else counted)
         return outcomes
 
     def _turn(self, case: str, path: Path, bit: int) -> None:

@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import cast
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -42,6 +44,32 @@ def test_a_scan_whose_file_changed_since_names_it_or_says_to_run_again(store: St
     path.unlink()
     with pytest.raises(StoreError, match="run it again"):
         store.collect(frame)
+
+
+class PanickingFrame:
+    """A frame as Polars gives it where a file that was sound has other bytes: it panics on some of them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def collect(self) -> pl.DataFrame:
+        times = self.path.stat()
+        with self.path.open("r+b") as file:
+            file.seek(times.st_size // 2)
+            byte = file.read(1)[0]
+            file.seek(times.st_size // 2)
+            file.write(bytes([byte ^ 1]))
+        os.utime(self.path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        raise pl.exceptions.PanicException("index out of bounds")
+
+
+def test_a_scan_on_which_polars_panics_names_the_file_whose_time_was_put_back(store: Store) -> None:
+    store.append({"telemetry": readings(range(2000))}, "x")
+    assert len(store.collect(store.scan("telemetry"))) == 2000
+    (path,) = segments(store)
+    with pytest.raises(StoreError, match=f"{path}: it is damaged"):
+        store.collect(cast("pl.LazyFrame", PanickingFrame(path)))
+    assert powers(store) == {}
 
 
 # -- journals ------------------------------------------------------------------------------------------------------
