@@ -387,6 +387,8 @@ class _Totals:
 
     def figures(self) -> pa.StructArray:
         """The figures of each window."""
+        keys, readings = self._tenths  # of windows without readings on their last day
+        self._set_quantiles(keys, _ends(keys), readings.cumsum())
         of, n, counted = self._of, self._of["n"], self._of["counted"]
         has_power, has_counter = counted > 0, of["low_mj"] < _HIGH
         mean_w = of["sum_mw"] / np.maximum(counted, 1) / 1e3

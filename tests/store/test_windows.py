@@ -162,6 +162,14 @@ def test_quantiles_of_a_window_over_midnight_are_of_both_days_for_gpus_in_files_
     assert answer == [{"n": 100, "power_median_w": 250.0, "power_p95_w": 295.0}] * 2
 
 
+def test_a_window_over_midnight_without_readings_on_its_last_day_has_quantiles(tmp_path: Path) -> None:
+    made = new_store(tmp_path / "S")
+    telemetry = rows("telemetry", *readings("g", range(60), lambda s: (100 + s) * 1000))
+    made.append({"telemetry": telemetry, "runs": rows("runs", run("g", "g", 0, 90))}, "g")
+    answer = made.sql("select n, power_median_w, power_p95_w from run_windows").to_pylist()
+    assert answer == [{"n": 60, "power_median_w": 129.0, "power_p95_w": 156.0}]
+
+
 def test_windows_may_be_asked_for_in_any_query(store: Store) -> None:
     queries = {
         "select count(*) from run_windows where run_id in (select run_id from runs where gpu = 'steady')": 6,
