@@ -314,11 +314,15 @@ class _Verbs(Mapping[str, click.Command]):
 cli.commands = _Verbs()  # type: ignore[assignment]  # click looks names up and lists them, and nothing else
 
 
+_ANSWERS = ("verdicts", "explain", "advise", "energy", "report")
+"""Verbs that run no command of a user."""
+
+
 def main() -> None:
     """Run the command line."""
     # Else NumPy has a thread for each core. whorl's matrices are small, and threads that wait take time from others.
-    # A command of the user, which these verbs run, has the user's environment.
-    if {"collect", "tune"}.isdisjoint(sys.argv):
+    # Other verbs run or submit a user's commands, which have the user's environment.
+    if sys.argv[1:2] and sys.argv[1] in _ANSWERS:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # If standard output or error is closed at the start (`>&-`), Python has none. Nobody reads it, so nothing may fail.
     nowhere = Path(os.devnull)
