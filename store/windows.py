@@ -235,10 +235,10 @@ def _batches(
     """The rows of a piece of telemetry that can lie in windows, in the order of their GPUs; and up to which number
     windows have no further readings in the piece."""
     contested = {path.absolute() for path in rows.contested}
-    groups, about = [], {}
+    groups, metadata = [], {}
     for path in part.files:
         with files.opened(path) as source:
-            about[path] = file = pq.read_metadata(source)
+            metadata[path] = file = pq.read_metadata(source)
         places = {file.schema.column(place).path: place for place in range(file.num_columns)}
         for number in range(file.num_row_groups):
             group = file.row_group(number)
@@ -249,12 +249,12 @@ def _batches(
     groups.sort()
     if part.late is not None:
         yield _in_one(keys.newest(part.late.select(list(columns)))), 0
-    complete = [number for number, _, _ in groups[1:]] + [len(index.rows)]
+    complete = [number for number, _, _ in groups[1:]] + [len(index.rows)] * bool(groups)
     for path, of_file in itertools.groupby(zip(groups, complete, strict=True), key=lambda group: group[0][1]):
         replaced = part.late if path in contested else None
         texts = ["cluster", "gpu", "quality"] if replaced is None else []  # as numbers, where keys are not compared
         with files.opened(path) as source:
-            file = pq.ParquetFile(source, read_dictionary=texts, metadata=about[path])
+            file = pq.ParquetFile(source, read_dictionary=texts, metadata=metadata[path])
             filled = parquet.filled_in(file)
             chosen = [*KEY, *(name for name in columns if name in filled and name not in KEY)]
             for (_, _, number), is_complete in of_file:
@@ -353,8 +353,8 @@ class _Totals:
         """Take those of windows below this number. Of those that go on, count the readings at each tenth of a watt."""
         keys = np.concatenate(self._keys or [_NO_TENTHS[0]])
         keys.sort(kind="stable")  # made for arrays that are sorted in parts
-        rest = keys[keys.searchsorted(complete << _TENTH) :]
-        keys = keys[: len(keys) - len(rest)]
+        open_keys = keys[keys.searchsorted(complete << _TENTH) :]
+        keys = keys[: len(keys) - len(open_keys)]
         ends = _ends(keys)
         windows = keys[ends - 1] >> _TENTH
         goes_on = self._goes_on[windows] | self._has_tenths[windows]
@@ -364,10 +364,10 @@ class _Totals:
             keys = keys[~of_these]
             ends = _ends(keys)
         self._set_quantiles(keys, ends)
-        if len(rest) > _MOST_KEYS:
-            self._count(rest)
-            rest = rest[:0]
-        self._keys = [rest]
+        if len(open_keys) > _MOST_KEYS:
+            self._count(open_keys)
+            open_keys = open_keys[:0]
+        self._keys = [open_keys]
 
     def _count(self, keys: Integers) -> None:
         self._has_tenths[keys >> _TENTH] = True
