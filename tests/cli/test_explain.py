@@ -121,3 +121,23 @@ def test_a_name_in_two_clusters_is_asked_for_also_where_one_has_a_finding(store:
     store.append({"gpus": arrow_rows("gpus", identity)}, "more")
     refused = whorl("explain n02/1 --store", store.root)
     assert (refused.exit_code, "fits 2 GPUs" in refused.stderr, "--cluster" in refused.stderr) == (2, True, True)
+
+
+@pytest.mark.long
+def test_a_store_that_may_only_be_read_is_judged_each_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Store, "writable", lambda _: False)
+    assert asked(store) == asked(store)
+    assert store.sql("select * from levels").to_pylist() == []
+    monkeypatch.undo()
+    dates = [document("explain n02/1 --store", store.root)["judged"]["at"] for _ in range(2)]
+    assert (dates[0], dates[1] is None) == (None, False)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("table", ["levels", "judgements", "verdicts"])
+def test_a_damaged_judgement_is_made_again(store: Store, table: str) -> None:
+    explained = asked(store)
+    [path] = [path for path in (store.root / table).glob("*.parquet") if not path.name.startswith("_")]
+    path.write_bytes(path.read_bytes()[:-40])
+    assert asked(store) == explained
+    assert len(Store.open(store.root).sql("select * from levels").to_pylist()) >= 32

@@ -8,6 +8,7 @@ import pytest
 from click.testing import Result
 
 from whorl.store import Store
+from whorl.store.schema import arrow_rows
 from whorl.tests.cli import calling
 from whorl.tests.hints import run_hints
 
@@ -104,3 +105,39 @@ def test_files_of_which_nothing_can_be_stored_make_no_store(tmp_path: Path) -> N
     refused = run(tmp_path, tmp_path / "none.csv", tmp_path / "empty.csv", tmp_path / "neither.csv")
     assert (refused.exit_code, refused.stderr.count("there is no such file")) == (2, 2)
     assert not (tmp_path / "store").exists()
+
+
+def store_of_two(tmp_path: Path) -> Store:
+    store = Store.create(tmp_path / "store")
+    identity_columns = {"cluster": ["c", "c"], "gpu": ["GPU-01", "GPU-02"], "node": ["n1", "n1"], "slot": [0, 1]}
+    store.append({"gpus": arrow_rows("gpus", identity_columns)}, "known")
+    return store
+
+
+@pytest.mark.long(short=1)
+@pytest.mark.parametrize("text", ["n1/0", "gpu-01", "GPU-01", "01"])
+def test_the_name_of_a_known_gpu_means_that_gpu(text: str, tmp_path: Path) -> None:
+    store = store_of_two(tmp_path)
+    (tmp_path / "new.csv").write_text("perf_ms\n10.1\n10.2\n")
+    options = ("--cluster", "c", "--workload", "x")
+    result = run(tmp_path, *options, "--gpu", text, tmp_path / "new.csv")
+    assert result.exit_code == 0, result.output
+    assert set(store.arrow("runs")["gpu"].to_pylist()) == {"GPU-01"}
+    assert store.sql("select count(*) n from gpus_now").to_pylist() == [{"n": 2}]
+    assert ("note: --gpu" in result.stdout) == (text != "GPU-01")
+    (tmp_path / "column.csv").write_text("card,perf_ms\nn1/1,11.5\nn1/7,11.6\nn1/7,11.7\n")
+    assert run(tmp_path, *options, "--map", "card=gpu", tmp_path / "column.csv").exit_code == 0
+    assert set(store.arrow("runs")["gpu"].to_pylist()) == {"GPU-01", "GPU-02", "n1/7"}
+
+
+@pytest.mark.long
+def test_a_name_of_several_known_gpus_is_refused_and_a_new_name_is_a_new_gpu(tmp_path: Path) -> None:
+    store = store_of_two(tmp_path)
+    (tmp_path / "new.csv").write_text("perf_ms\n10.1\n10.2\n")
+    options = ("--cluster", "c", "--workload", "x", tmp_path / "new.csv")
+    refused = run(tmp_path, "--gpu", "n1", *options)
+    assert (refused.exit_code, store.arrow("runs").num_rows) == (2, 0)
+    assert "new.csv: --gpu 'n1' fits 2 GPUs: n1/0 (GPU-01), n1/1 (GPU-02); give more of the name" in refused.stderr
+    for name in ("v10", "v1"):  # neither is a part of the other
+        assert run(tmp_path, "--gpu", name, *options).exit_code == 0
+    assert set(store.arrow("runs")["gpu"].to_pylist()) == {"v10", "v1"}

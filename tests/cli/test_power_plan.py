@@ -147,3 +147,11 @@ def test_imported_work_is_told_how_it_gets_runs_without_a_probe(tmp_path: Path) 
     assert hints(without_clocks) == []
     assert "whorl probe run" not in without_clocks
     assert "import its times with columns for power, SM clock and power limit" in without_clocks
+
+
+def test_gpus_of_two_models_have_no_plan(tmp_path: Path) -> None:
+    for model in ("H100", "V100"):
+        backend = f"--backend simulated:model={model},gpus=4"
+        done = call(f"probe run launch --suite quick --cluster both {backend} --store", tmp_path / "store")
+        assert done.exit_code == 0, done.output
+    assert "H100-SXM5 and V100-SXM2" in refusal(*asked(tmp_path / "store", "c001-1", workload="launch"))

@@ -686,3 +686,17 @@ def test_the_doctor_asks_a_node_through_pbs(tmp_path: Path, monkeypatch: pytest.
     assert findings["PBS's GPUs"]["detail"] == "PBS says 4, the node has 3"
     assert "not tried on a real PBS" in done.stderr
     assert "job 101 is sent to node n02" in done.stderr
+
+
+@pytest.mark.long
+def test_a_node_that_fails_tells_nothing_of_the_others(slurm: FakeSlurm, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    ends = iter(["NODE_FAIL", "FAILED"])  # the second one without output: it did not begin
+
+    def end() -> None:
+        state = next(ends, "COMPLETED")
+        slurm.end_jobs(store, "autumn", state, measured=state == "COMPLETED")
+        (store / "logs" / "autumn" / "n01.out").write_text("measuring\n")
+
+    assert drive(slurm, store, ends=end, settle_s=0).is_complete
+    assert list(slurm.submitted().values())[:3] == ["whorl:autumn:n01", "whorl:autumn:n02", "whorl:autumn:n03"]

@@ -162,3 +162,21 @@ def test_a_log_with_wider_jobs_than_the_cluster_is_refused() -> None:
     log = drawn_log(1, 100)
     with pytest.raises(InputError, match="asks for 8 nodes, and the cluster has 4"):
         published_samples(log, log.submit_s[:1], cluster_nodes=4, nodes=1)
+
+
+@pytest.mark.long
+def test_models_learn_and_their_margins_follow_a_change_of_load() -> None:
+    """The load grows two days before the test part: waits are longer than nearly all that the trees learned from."""
+    jobs = 1100
+    load = np.where(np.arange(jobs) < 0.45 * jobs, 0.7, 1.15)
+    log = drawn_log(13, jobs, load=load)
+    rows = studied(log, ("reactive", "average", "p50", "p90", "forest"), days=6, cost=0.5)
+    reactive, quantile = rows["reactive"], rows["p90"]
+    assert reactive.interruption_h > 5
+    assert quantile.interruption_h < 0.3 * reactive.interruption_h
+    assert quantile.coverage_pct is not None
+    assert quantile.coverage_pct >= 75
+    assert rows["p50"].interruption_h >= rows["cost"].interruption_h >= quantile.interruption_h
+    assert rows["p50"].overlap_h <= rows["cost"].overlap_h <= quantile.overlap_h
+    assert rows["forest"].coverage_pct is not None
+    assert quantile.overlap_gpu_h(4) == pytest.approx(8 * quantile.overlap_h)

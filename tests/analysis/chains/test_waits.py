@@ -157,3 +157,18 @@ def test_when_a_busy_node_is_free_is_an_upper_bound_that_most_jobs_reach() -> No
     assert np.mean(early_h < 1 / 6) == pytest.approx(0.63, abs=0.005)
     assert early_h.mean() == pytest.approx(5.3, abs=0.05)
     assert free_at([(["a", "b"], 10.0), (["b"], 30.0), (["c"], np.inf)]) == {"a": 10.0, "b": 30.0, "c": np.inf}
+
+
+@pytest.mark.long
+def test_margins_follow_waits_that_the_trees_did_not_know() -> None:
+    """The law of the waits becomes wider: the quantiles are wrong until margins come from the new waits."""
+    feature_rows, waits_s = drawn_waits(0, 800, spread=0.5)
+    model = WaitModel.fit(feature_rows, waits_s, np.arange(800.0), used_share=0.3)
+    wider, wider_waits_s = drawn_waits(1, 2000, spread=3.0)
+    later, later_waits_s = drawn_waits(2, 2000, spread=3.0)
+    before, after = (
+        float((later_waits_s <= fitted.predict(later)[:, -1]).mean())
+        for fitted in (model, model.calibrated(wider, wider_waits_s))
+    )
+    assert before < 0.85
+    assert after == pytest.approx(0.9, abs=0.03)
