@@ -104,6 +104,22 @@ def test_drag_looks_closer_and_double_click_goes_back(opened: Opened) -> None:
 
 
 @pytest.mark.long
+def test_a_double_click_before_the_server_answered_goes_back(opened: Opened) -> None:
+    page = opened(f"telemetry?gpu={_ONE}&metric=power_mw")
+    _ready(page)
+    page.evaluate(
+        "() => { const asked = fetch; fetch = (...words) => new Promise("
+        "done => setTimeout(() => done(asked(...words)), 1500)); }"
+    )
+    _drag(page, 0.4, 0.5)
+    box = page.locator(f"{_DRAWN} .nsewdrag").first.bounding_box()
+    assert box is not None
+    page.mouse.dblclick(box["x"] + 200, box["y"] + 50)
+    page.wait_for_timeout(5000)  # all that was asked is answered, also what an answer asked for
+    assert "since" not in _asked(page)
+
+
+@pytest.mark.long
 def test_a_range_is_typed_and_what_is_no_time_is_told(opened: Opened) -> None:
     page = opened(f"telemetry?gpu={_ONE}")
     _ready(page)

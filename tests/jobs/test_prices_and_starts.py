@@ -1,9 +1,10 @@
-"""`ledger.greenest_start`: the greenest start, as an application asks for it."""
+"""When a job starts: the greenest hour, the wait until then, and what an exclusion of nodes costs in waiting."""
 
 from __future__ import annotations
 
 import datetime as dt
 import math
+import os
 import re
 import time
 from dataclasses import replace
@@ -221,3 +222,17 @@ def test_the_jobs_of_the_store(tmp_path: Path) -> None:
     assert check(price_of(replace(exclusion("batch"), site_nodes=4), replace(request, cluster_nodes=8)))
     few = price_of(exclusion("x"), request)
     assert "has 8 jobs of 0 days, and 100 of 14 days are needed; --set log=FILE reads" in str(few)
+
+
+@pytest.mark.long
+def test_slurms_accounting_where_the_store_has_no_jobs(tmp_path: Path) -> None:
+    fields = ("JobIDRaw", "Partition", "State", "Submit", "Eligible", "Start", "End", "TimelimitRaw", "NNodes")
+    saved(tmp_path / "rows", *weekly(), columns=fields, delimiter="\x1f")
+    (tmp_path / "sacct").write_text(f"#!/bin/sh\ncat {tmp_path}/rows\n")
+    (tmp_path / "sacct").chmod(0o755)
+    slurm = Slurm(environment={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    request = PriceRequest(Store.create(tmp_path / "S"))
+    assert check(price_of(exclusion("batch,debug", slurm), request)).source == "Slurm's accounting"
+    (tmp_path / "sacct").write_text("#!/bin/sh\necho 'sacct: error: no such host' >&2; exit 1\n")
+    unknown = str(price_of(exclusion("batch", slurm), request))
+    assert unknown.startswith(f"not known, because the table jobs of {tmp_path}/S has no jobs, and Slurm's accounting ")

@@ -1,4 +1,4 @@
-"""The queue of whole nodes: its starts are those of the replay, and a copy goes its own way."""
+"""The queue of whole nodes: its starts are those of the replay, a copy goes its own way; the price of fewer nodes."""
 
 from __future__ import annotations
 
@@ -100,3 +100,15 @@ def test_what_cannot_be_asked(excluded: int, job_nodes: int | None, message: str
     log = log_of([(0.0, 1.0, 1.0, 1)])
     with pytest.raises(InputError, match=message):
         price_of_exclusion(log, cluster_nodes=2, excluded_nodes=excluded, job_nodes=job_nodes)
+
+
+@pytest.mark.long
+@needs_lonestar
+def test_four_of_76_nodes_fewer_double_the_p95_wait_of_lonestar6() -> None:
+    price = price_of_exclusion(lonestar(), cluster_nodes=76, excluded_nodes=4)
+    assert price.jobs == 17_975
+    assert price.p95_wait.fewer_nodes.hours > 2 * price.p95_wait.all_nodes.hours
+    added = price.p95_wait.added
+    assert added.low_h is not None
+    assert added.high_h is not None
+    assert 0 < added.low_h < added.hours < added.high_h

@@ -1,4 +1,4 @@
-"""Chains on a log that is replayed without a break: what each policy comes to."""
+"""Chains on a replayed log: what each policy comes to, and the baselines as the Mirage study published them."""
 
 from __future__ import annotations
 
