@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
 
 import click
 
@@ -16,6 +15,10 @@ _LITERAL = "\b"  # click leaves the lines of such a paragraph as they are
 _STATUS = "Exit status"
 _SEVERAL = 2
 """Commands of which an option stands once, for all, in docs/cli.md."""
+_HOW = re.compile(
+    r"What is seldom changed: |(?<=\.) Repeatable; `--\w+ help` explains them\.|; `help` explains them(?=\.)"
+)
+"""What the help of each option of KEY=VALUE says, and the head of docs/cli.md."""
 _OTHERS = {"-": "\\-", "\\": "\\e", "\u2212": "\\-", "'": "\\(aq"}
 
 
@@ -36,6 +39,9 @@ a pipe they have their full width. Missing is `n/a` in tables, `NULL` in SQL, `n
 **Names**: a GPU is `node/slot`, else its UUID. You may give that, the UUID, the serial number, or a part that no other
 GPU has. Times are UTC: `2026-11-30`, or how long ago: `30d`. `WHORL_STORE` or a file `whorl.toml` stands in for
 `--store` ([site/README.md](site/README.md#whorltoml)).
+
+**KEY=VALUE**: `--set` has what is seldom changed. Repeat it, or name a TOML file. `--set help` after a verb explains
+its keys; so do `--world help` and `--backend help`.
 
 **Completion**: `eval "$(_WHORL_COMPLETE=bash_source whorl)"` in `~/.bashrc`; `zsh_source` and `fish_source` likewise.
 """
@@ -59,91 +65,54 @@ def man(ctx: click.Context, as_markdown: bool) -> None:
 def reference(root: click.Context) -> Iterator[str]:
     """The lines of docs/cli.md: each command with its text and its options; those of several commands stand once."""
     yield re.sub(r"(?<!\n)\n(?!\n)", " ", _REFERENCE).strip()
-    commands = [
-        (context, [record._replace(text=_in_short(record.text)) for record in _records(context)])
-        for context in _below(root)
-    ]
-    common = _common(record for _, records in commands for record in records)
+    commands = [(context, [(names, _in_short(text)) for names, text in _options(context)]) for context in _below(root)]
+    common = _common(option for _, options in commands for option in options)
     yield "\n## Options of several commands\n"
     yield "A command that has one of them as it stands here names it under *also*. Brackets hold the default.\n"
-    yield from _option_lines(sorted(common))
-    for context, records in commands:
+    yield from map(_option_line, sorted(common))
+    for context, options in commands:
         depth = len(context.command_path.split())
         yield f"\n{'#' * depth} {context.command_path}\n"
         pieces = [piece for piece in context.command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
         if pieces and not isinstance(context.command, click.Group):
             yield f"`{context.command_path} {' '.join(pieces)}`\n"
         yield from _markdown(context)
-        yield from _option_lines([record for record in records if record not in common])
-        elsewhere: dict[str, list[str]] = {}
-        for record in records:
-            if record in common:
-                elsewhere.setdefault(record.option.split()[0].rstrip(","), []).append(record.short())
+        yield from (_option_line(option) for option in options if option not in common)
+        elsewhere = [f"`{names.split()[0].rstrip(',')}`" for names, text in options if (names, text) in common]
         if elsewhere:
-            yield f"- also: {', '.join(f'`{_together(names)}`' for names in elsewhere.values())}"
+            yield f"- also: {', '.join(elsewhere)}"
 
 
-class _Record(NamedTuple):
-    """An option of a command, or a key of one: how it is written, and what it does."""
-
-    option: str
-    """As `--json`, `--since DATE`; of a key `--set`, or `--backend simulated:`."""
-    key: str
-    """As `seed=integer`; empty for an option without keys."""
-    text: str
-
-    def whole(self) -> str:
-        """As it is typed: `--set seed=integer`, `--backend simulated:seed=integer`."""
-        return f"{self.option} {self.key}".rstrip().replace(": ", ":")
-
-    def short(self) -> str:
-        """The name without what it takes, as `--json`, `--set seed` and `--backend simulated:seed`."""
-        if not self.key:
-            return self.option.split()[0].rstrip(",")
-        return f"{self.option} {self.key.partition('=')[0]}".replace(": ", ":")
-
-
-def _records(context: click.Context) -> Iterator[_Record]:
-    """The options of a command; of an option of keys what it is for, and each key."""
+def _options(context: click.Context, *, keys: bool = False) -> Iterator[tuple[str, str]]:
+    """The options of a command: how each is written, and what it does; with `keys` also each key of KEY=VALUE."""
     for parameter in context.command.get_params(context):
         names, text = parameter.get_help_record(context) or ("", "")
-        if isinstance(parameter, PairsOption):
+        if keys and isinstance(parameter, PairsOption):
             if parameter.purpose:
-                yield _Record(names, "", parameter.purpose)
-            yield from map(_Record._make, parameter.records())
+                yield names, parameter.purpose
+            yield from ((f"{option} {key}".replace(": ", ":"), meaning) for option, key, meaning in parameter.records())
         elif text and names != "-h, --help":
-            yield _Record(names, "", text)
+            yield names, text
 
 
-def _common(records: Iterable[_Record]) -> set[_Record]:
+def _common(options: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
     """The options that stand once for all: of those that are written alike, the text that most commands have."""
-    common: dict[tuple[str, str], _Record] = {}
-    for record, n in Counter(records).most_common():
+    common: dict[str, tuple[str, str]] = {}
+    for option, n in Counter(options).most_common():
         if n >= _SEVERAL:
-            common.setdefault(record[:2], record)
+            common.setdefault(option[0], option)
     return {*common.values()}
 
 
-def _option_lines(records: Sequence[_Record]) -> Iterator[str]:
-    """A line for each option; the keys of one below it."""
-    above = ""
-    for option, key, text in records:
-        if key and option != above:
-            yield f"- `{option}`"
-        above = option
-        written = re.sub(r"\b(INTEGER|FLOAT)( RANGE)?\b", "N", key or option)
-        yield f"{'  ' if key else ''}- `{written}`: {text}"
-
-
-def _together(names: Sequence[str]) -> str:
-    """The keys of one option after its name, which stands once: `--set replicates, seed`."""
-    return ", ".join([names[0], *(re.split("[ :]", name)[-1] for name in names[1:])])
+def _option_line(option: tuple[str, str]) -> str:
+    written = re.sub(r"\b(INTEGER|FLOAT)( RANGE)?\b", "N", option[0])
+    return f"- `{written}`: {option[1]}"
 
 
 def _in_short(text: str) -> str:
     """What an option does, without the words that the head of the page has: that brackets hold a default. A
     number of something is not below 0."""
-    text = re.sub(r"  +", " ", text).replace("[default: ", "[").replace("; default: ", "; ")
+    text = _HOW.sub("", re.sub(r"  +", " ", text)).replace("[default: ", "[").replace("; default: ", "; ")
     text = re.sub(r"(; |\] \[)x>=[01](?=\])| \[x>=[01]\]", "", text)
     return re.sub(r"\[env var: (WHORL_STORE)(; required)?", r"[\1", text)
 
@@ -180,7 +149,7 @@ def page(root: click.Context) -> Iterator[str]:
         yield f".SS {_roff(context.command_path)}"
         yield f".B {_roff(context.command_path)}\n{_roff(' '.join(context.command.collect_usage_pieces(context)))}"
         yield from _text(context.command.help or "")
-        yield from (f".TP\n.B {_roff(record.whole())}\n{_roff(record.text)}" for record in _records(context))
+        yield from (f".TP\n.B {_roff(names)}\n{_roff(text)}" for names, text in _options(context, keys=True))
 
 
 def _below(context: click.Context) -> Iterator[click.Context]:

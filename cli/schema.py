@@ -15,7 +15,6 @@ from .options import exclusive, json_option
 if TYPE_CHECKING:
     from ..store.schema import Column, Table
     from ..store.views import View
-    from ..store.vocabulary import Vocabulary
 
 _METRICS_HEADER = ("metric", "kind", "read", "NVML", "DCGM", "dcgm-exporter (DCGM_FI_)", "nvidia-smi")
 _UNUSUAL = ("BOOLEAN", "MAP", "STRUCT")
@@ -85,7 +84,7 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
         )
         return
     if as_markdown:
-        click.echo(as_document(chosen, views, words, columns))
+        click.echo(as_document(chosen, views, columns))
         return
     heads = [Head("column"), Head("type", drops=1), Head("unit"), Head("meaning", "sentence")]
     for table in chosen:
@@ -119,10 +118,8 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
         click.echo()
 
 
-def as_document(
-    tables: list[Table], views: list[View], words: list[Vocabulary], columns: Mapping[str, Sequence[Column]]
-) -> str:
-    """The tables with the codes of their columns, and the views, as a Markdown document: a line for each column."""
+def as_document(tables: list[Table], views: list[View], columns: Mapping[str, Sequence[Column]]) -> str:
+    """The tables and the views as a Markdown document: a line for each column."""
     from ..store.schema import MINUTES, OF_TELEMETRY, TELEMETRY
 
     times = Counter(column for table in tables for column in table.columns if not _is_key(column))
@@ -144,12 +141,6 @@ def as_document(
         others = [column for column in listed_columns if column.kind != "counter"]
         parts += ["", *map(_line, others)] if others else []
         parts += ["", "Counters; most begin anew with the driver:", "", *map(_line, counters)] if counters else []
-        for vocabulary in words:
-            if vocabulary.table == table.name:
-                heads = [head for head in vocabulary.header[1:] if head not in ("meaning", "type")]
-                parts += ["", f"### Codes of `{vocabulary.title}`", ""]
-                parts += [f"In brackets: {', '.join(heads)}.", ""] if heads else []
-                parts += [_code_line(vocabulary, row) for row in vocabulary.rows]
     explained = {(column.name, column.description) for table in tables for column in table.columns}
     for view in views:
         parts += ["", f"## {view.name} (view)", "", f"One row is {view.row}."]
@@ -173,8 +164,8 @@ _TABLES_HEAD = """\
 Made by `whorl schema --markdown`. `cluster` and `gpu` are the key of a GPU: `gpu` is its UUID, else its place \
 (cabinet-node-device), else its name. Missing or unknown is NULL, never 0; times are UTC. Brackets hold the unit, and \
 the type of a list, map, record or truth value; other columns are texts (VARCHAR), numbers (BIGINT or DOUBLE) and \
-times (TIMESTAMP). `whorl schema NAME` shows each type, the SQL of a view, and of `telemetry` how NVML, DCGM, \
-dcgm-exporter and nvidia-smi spell each metric.
+times (TIMESTAMP). `whorl schema NAME` shows each type, the codes that a column holds, the SQL of a view, and of \
+`telemetry` how NVML, DCGM, dcgm-exporter and nvidia-smi spell each metric.
 
 ## Columns of several tables
 """
@@ -211,17 +202,6 @@ def _unusual(spelled: str) -> str:
 
 
 _FIELD_TYPES = re.compile(r"(?<=[(, ])\"?(\w+)\"? (?:VARCHAR(?:\[\])?|DOUBLE|BIGINT|TIMESTAMP|BOOLEAN)(?=[,)])")
-
-
-def _code_line(codes: Vocabulary, row: Sequence[str]) -> str:
-    """A code with what stands beside it in brackets; the meaning last."""
-    cells = dict(zip(codes.header, row, strict=True))
-    meaning = cells.pop("meaning", "")
-    if "type" in cells:
-        cells["type"] = _unusual(cells["type"])
-    first, *others = [cell for cell in cells.values() if cell]
-    beside = f" ({', '.join(others)})" if others else ""
-    return f"- `{first}`{beside}: {meaning}"
 
 
 def _cells(columns: Iterable[Column]) -> list[list[str]]:

@@ -1,6 +1,6 @@
 """The codes and keys that columns hold: an enumeration or a tuple of rows for each, with what each code means.
 
-`VOCABULARIES` has them all as tables for people: `whorl schema` and docs/tables.md print them.
+`VOCABULARIES` has them all as tables for people: `whorl schema` prints them.
 """
 
 from __future__ import annotations
