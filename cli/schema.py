@@ -21,6 +21,8 @@ _UNUSUAL = ("BOOLEAN", "MAP", "STRUCT")
 """What the type of a column begins with that its unit does not tell; lists are unusual, too."""
 _SEVERAL = 3
 """Tables of which a column is explained once, for all, in docs/tables.md."""
+_BY_NAME = ("judgements", "day_levels", "calibrations", "truth", "energy_minutes", "energy_days")
+"""Tables that people hardly ask: docs/tables.md has the names of their columns."""
 _OF_A_MINUTE = (
     " `ts` is when the minute began. A gauge `x` of `telemetry` has `x_min`, `x_mean` and `x_max`, a counter `x_first` "
     "and `x_last`, a mask every bit that was set, `quality` any mark. The other columns:"
@@ -135,6 +137,10 @@ def as_document(tables: list[Table], views: list[View], columns: Mapping[str, Se
             if set(earlier.names) <= {column.name for column in listed_columns}:
                 parts[-1] += f" It has all columns of `{earlier.name}`."
                 listed_columns = [column for column in listed_columns if column.name not in earlier.names]
+        if table.name in _BY_NAME:
+            names = ", ".join(f"`{column.name}`" for column in listed_columns if not _is_key(column))
+            parts[-1] += f" `whorl schema {table.name}` explains its columns: {names}."
+            continue
         parts[-1] += _explained(column for column in listed_columns if column in common)
         listed_columns = [column for column in listed_columns if column not in common and not _is_key(column)]
         counters = [column for column in listed_columns if column.kind == "counter"]

@@ -171,7 +171,7 @@ def test_an_independent_simulation_gives_the_published_figures(tmp_path: Path) -
 @pytest.mark.long
 @needs_published
 def test_las_never_ends_where_the_documents_say_so() -> None:
-    """One row that docs/how-we-know/replay.md has as refused, for trace 3: another is given, and the status is 2."""
+    """One combination that is refused, for trace 3: another is given, and the status is 2."""
     policies = {"packed-nonsticky", "random-sticky"}
     words = (
         "--trace",
