@@ -4,8 +4,8 @@
 
 search       energy searches on tasks whose truth is known (services on simulated GPUs, Zeus's public sweeps): regret of
              the answer after 6 to 16 trials, answers over the bound. Beside it random settings and scikit-learn's
-             Gaussian process, by the same rule of answering. `confirmed`: the whole of `whorl tune`, which measures its
-             answer again. `others`: other GPUs, bounds and noises.
+             Gaussian process (a tenth of the seeds), by the same rule of answering. `confirmed`: the whole of `whorl
+             tune`, which measures its answer again. `others`: other GPUs, bounds and noises.
 warm_start   the same with a sweep of another model of GPU as prior, and without
 power_plans  power limits of synchronous jobs in simulated fleets: energy saved, and how much slower the step; beside it
              one limit for all that saves as much. `braked`: how often a braked GPU is named, and others are
@@ -16,8 +16,9 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -61,8 +62,6 @@ class TrialNoise:
     """What a trial is off by: standard deviations of ln energy and ln time."""
 
     sd: float = 0.01
-    assumed: float | None = None
-    """What the search is told, where that is not the true one."""
     heavy: bool = False
     """Student's t with 3 degrees of freedom, of the same standard deviation."""
 
@@ -99,11 +98,13 @@ class ScikitSearch(Search):
         del measured, output
         from sklearn.gaussian_process import GaussianProcessRegressor
         from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+        from threadpoolctl import threadpool_limits
 
         lengths = np.full(points.shape[1], 0.5)
         kernel = ConstantKernel(1.0, (0.05, 50)) * Matern(lengths, (0.05, 10), nu=2.5) + WhiteKernel(1e-3, (1e-6, 1.0))
         process = GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=1, random_state=0)
-        with warnings.catch_warnings():
+        # With a thread for each core, matrices of 16 rows take ten times as long: the threads wait for each other.
+        with threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # lengths at the ends of their range
             process.fit(self._points(np.array(list(values))), np.array(list(values.values())))
             mean, sd = process.predict(points, return_std=True)
@@ -116,11 +117,7 @@ class RandomSearch(Search):
     first_random = TRIALS
 
 
-METHODS: dict[str, Callable[..., Search]] = {
-    "whorl": Search,
-    "random": RandomSearch,
-    "scikit-learn": ScikitSearch,
-}
+METHODS: dict[str, Callable[..., Search]] = {"whorl": Search, "random": RandomSearch, "scikit-learn": ScikitSearch}
 
 
 def judged(task: TuningTask, answer: Setting) -> tuple[float, bool]:
@@ -130,14 +127,16 @@ def judged(task: TuningTask, answer: Setting) -> tuple[float, bool]:
     return float(task.energy_j[task.index(counted)]) / task.least_j - 1, over
 
 
-def played(task: TuningTask, seed: int, method: Callable[..., Search], noise: TrialNoise) -> SearchRun:
+def played(
+    task: TuningTask, seed: int, method: Callable[..., Search], noise: TrialNoise, budgets: Sequence[int] = BUDGETS
+) -> SearchRun:
     """One search of a task with a method."""
     random = np.random.default_rng([41, seed])
-    search = method(task.knobs, task.bound, noise=noise.assumed or noise.sd, seed=seed)
+    search = method(task.knobs, task.bound, noise=noise.sd, seed=seed)
     over: list[bool] = []
     judgements: list[tuple[float, bool]] = []
     cpu_s = 0.0
-    for number in range(1, TRIALS + 1):
+    for number in range(1, max(budgets) + 1):
         started = time.process_time()
         setting = search.suggest()
         cpu_s += time.process_time() - started
@@ -145,7 +144,7 @@ def played(task: TuningTask, seed: int, method: Callable[..., Search], noise: Tr
             trial = noise.measure(task, setting, random)
             search.tell(setting, trial.energy_j, trial.time_s)
             over.append(not task.time_s[task.index(setting)] <= 1.005 * task.bound_s)
-        if number in BUDGETS:
+        if number in budgets:
             judgements.append(judged(task, search.answer()))
     regrets, answers_over = zip(*judgements, strict=True)
     chosen_over = sum(over[1 + FIRST_RANDOM :])
@@ -155,20 +154,20 @@ def played(task: TuningTask, seed: int, method: Callable[..., Search], noise: Tr
 def summary(runs: Sequence[SearchRun]) -> dict[str, Any]:
     """What the head of this file says of many runs."""
     n, trials = len(runs), sum(run.trials for run in runs)
+    at_budget = {str(budget): place for place, budget in enumerate(BUDGETS)}
     return {
         "n": n,
-        "regret_pct": {str(budget): _median([(run.seed, run.regrets[at]) for run in runs]) for at, budget in _AT},
+        "regret_pct": {name: _median([(run.seed, run.regrets[at]) for run in runs]) for name, at in at_budget.items()},
         "within_3_pct": {
-            str(budget): share(sum(run.regrets[at] <= 0.03 for run in runs), n) for at, budget in _AT if budget > 8
+            name: share(sum(run.regrets[at] <= 0.03 for run in runs), n)
+            for name, at in at_budget.items()
+            if int(name) > 8
         },
-        "answers_over": {str(budget): share(sum(run.answers_over[at] for run in runs), n) for at, budget in _AT},
+        "answers_over": {name: share(sum(run.answers_over[at] for run in runs), n) for name, at in at_budget.items()},
         "trials_over": share(sum(run.trials_over for run in runs), trials),
         "chosen_over": share(sum(run.chosen_over for run in runs), trials - (1 + FIRST_RANDOM) * n),
         "cpu_s": round(sum(run.cpu_s for run in runs) / n, 3),
     }
-
-
-_AT = tuple(enumerate(BUDGETS))
 
 
 def _median(regrets: Sequence[tuple[int, float]]) -> dict[str, Any]:
@@ -183,12 +182,10 @@ def _median(regrets: Sequence[tuple[int, float]]) -> dict[str, Any]:
     return {"median": round(float(np.median(table)), 2), "interval": [round(float(low), 2), round(float(high), 2)]}
 
 
-def compared(
-    tasks: Sequence[TuningTask], seeds: int, methods: Iterable[str], noise: TrialNoise | None = None
-) -> dict[str, Any]:
-    """Each method on every task with so many seeds."""
+def compared(tasks: Sequence[TuningTask], seeds: int, other: str, noise: TrialNoise | None = None) -> dict[str, Any]:
+    """whorl and another method on every task with so many seeds."""
     results: dict[str, Any] = {"tasks": len(tasks), "seeds": seeds}
-    for name in methods:
+    for name in ("whorl", other):
         runs = [played(task, seed, METHODS[name], noise or TrialNoise()) for task in tasks for seed in range(seeds)]
         results[name] = summary(runs)
     return results
@@ -224,49 +221,41 @@ class TaskBench:
         return ()
 
 
-def confirmed(tasks: Sequence[TuningTask], seeds: int, noise: TrialNoise) -> dict[str, Any]:
+def confirmed(tasks: Sequence[TuningTask], seeds: int) -> dict[str, Any]:
     """The whole of `whorl tune` with 12 trials, answers measured again: regret, and answers over the true bound."""
     judgements, given_up = [], 0
     for task in tasks:
         for seed in range(seeds):
-            bench = TaskBench(task, noise, np.random.default_rng([42, seed]))
+            bench = TaskBench(task, TrialNoise(), np.random.default_rng([42, seed]))
             tuned = tune(bench, task.bound, TuningOptions(trials=12, seed=seed))
             judgements.append((seed, *judged(task, tuned.setting)))
             given_up += bool(tuned.given_up)
     n = len(judgements)
     return {
-        "tasks": len(tasks),
-        "seeds": seeds,
-        "n": n,
-        "noise": noise.sd,
+        "tasks": len(tasks), "seeds": seeds, "n": n,
         "regret_pct": {"12": _median([(seed, regret) for seed, regret, _ in judgements])},
-        "answers_over": share(sum(over for *_, over in judgements), n),
-        "gave_up_an_answer": share(given_up, n),
-    }
-
-
-def with_bound(task: TuningTask, bound: TimeBound) -> TuningTask:
-    """The same work under another bound."""
-    return TuningTask(task.name, task.knobs, bound, task.energy_j, task.time_s)
+        "answers_over": share(sum(over for *_, over in judgements), n), "gave_up_an_answer": share(given_up, n),
+    }  # fmt: skip
 
 
 def search(options: BenchOptions) -> dict[str, Any]:
     """All tasks with every method, the whole of `whorl tune`, and tasks, bounds or noises that are others."""
-    seeds, results = options.pick(2, 3, 100), {}
+    seeds, results = options.pick(2, 20, 100), {}
     measured = sweeps(sorted((DATA / "power").glob("zeus_power_limits_*.csv.gz")))[: options.pick(1, 99, 99)]
     for name, tasks in (("simulated", services()), ("sweeps", measured)):
-        results[name] = compared(tasks, seeds, ("whorl", "random"))
-        results[name]["beside scikit-learn"] = compared(tasks, max(2, seeds // 10), ("whorl", "scikit-learn"))
+        results[name] = compared(tasks, seeds, "random")
+        results[name]["beside scikit-learn"] = compared(tasks, max(1, seeds // 10), "scikit-learn")
         say(f"{name}: {results[name]['whorl']['regret_pct']}")
-    results["confirmed"] = confirmed(measured, seeds, TrialNoise())
+    results["confirmed"] = confirmed(measured, seeds)
+    slower = [replace(task, bound=TimeBound(max_slowdown=0.05)) for task in services()]
     others = {
         "other GPUs": ([simulated(models.A100, bound_s=0.020, latency_ms=(4, 0.5)),
                         simulated(models.H100, bound_s=0.016, latency_ms=(3, 0.35), gpu=20)], TrialNoise()),
-        "5 % slower": ([with_bound(task, TimeBound(max_slowdown=0.05)) for task in services()], TrialNoise()),
+        "5 % slower": (slower, TrialNoise()),
         "noise 3 %": (services(), TrialNoise(0.03)), "heavy tails": (services(), TrialNoise(heavy=True)),
     }  # fmt: skip
     results["others"] = {
-        name: compared(tasks, max(2, seeds // 4), ("whorl", "random"), noise) for name, (tasks, noise) in others.items()
+        name: compared(tasks, max(2, seeds // 4), "random", noise) for name, (tasks, noise) in others.items()
     }
     return results
 
@@ -287,9 +276,9 @@ def warm_start(options: BenchOptions) -> dict[str, Any]:
     for name in ("without", "with"):
         regrets = []
         for target, source in pairs:
-            prior = None if name == "without" else prior_of(target, source)
-            regrets += [searched(target, prior, seed, budgets) for seed in seeds]
-        answer[f"median_regret_pct_{name}"] = np.median(regrets, axis=0).round(1).tolist()
+            method = partial(Search, prior=None if name == "without" else prior_of(target, source))
+            regrets += [played(target, seed, method, TrialNoise(), budgets).regrets for seed in seeds]
+        answer[f"median_regret_pct_{name}"] = np.median(100 * np.array(regrets), axis=0).round(1).tolist()
     return answer
 
 
@@ -299,20 +288,6 @@ def prior_of(target: TuningTask, source: TuningTask) -> Prior:
     settings = [dict(zip(names, values, strict=True)) for values in product(*(knob.values for knob in source.knobs))]
     trials = map(Trial, settings, source.energy_j.ravel().tolist(), source.time_s.ravel().tolist())
     return prior_from(target.knobs, [trial for trial in trials if trial.energy_j and np.isfinite(trial.energy_j)])
-
-
-def searched(task: TuningTask, prior: Prior | None, seed: int, budgets: Sequence[int]) -> list[float]:
-    """The regret after so many trials, %; an answer over the bound counts with that of the default."""
-    searching, random = Search(task.knobs, task.bound, noise=0.01, seed=seed, prior=prior), np.random.default_rng(seed)
-    regrets = []
-    for number in range(1, max(budgets) + 1):
-        setting = searching.suggest()
-        if setting is not None:
-            trial = TrialNoise().measure(task, setting, random)
-            searching.tell(setting, trial.energy_j, trial.time_s)
-        if number in budgets:
-            regrets.append(100 * judged(task, searching.answer())[0])
-    return regrets
 
 
 # -- power plans -----------------------------------------------------------------------------------------------------
@@ -332,14 +307,7 @@ class Setup:
     work: Workload = SGEMM
     limit: float = 1.0
     """The present limit, of the highest."""
-    noise: float | None = None
-    """Of a run; None: the workload's."""
     draw: Mapping[str, Any] = field(default_factory=lambda: {"faults": 0})
-    class_gpus: int = CLASS_GPUS
-    sensor_low: float = 0.0
-    """By how much the sensor of the first GPU of each job reads low."""
-    same_power: bool = False
-    """Whether the plan is for a budget of the present power."""
 
 
 @dataclass(frozen=True)
@@ -353,7 +321,7 @@ class PlannedJob:
     """The same where waiting GPUs use a random share of their power at work."""
     slower: float | None = None
     one_limit: float | None = None
-    """How much slower one limit for all makes the job that saves as much, or with a budget uses as much power."""
+    """How much slower one limit for all makes the job that saves as much."""
 
 
 def under(fleet: Fleet, work: Workload, limit_w: Floats | float) -> tuple[Floats, Floats, Floats, Floats]:
@@ -371,20 +339,16 @@ def under(fleet: Fleet, work: Workload, limit_w: Floats | float) -> tuple[Floats
     return 1 / capped.relative_time(work, steady), reported, reported / silicon.sensor, steady.clock_mhz
 
 
-def jobs_of(setup: Setup, seed: int, gpus: int = GPUS) -> Iterator[PlannedJob]:
+def jobs_of(setup: Setup, seed: int) -> Iterator[PlannedJob]:
     """Plan for the jobs of a fleet, and say what the plans truly do."""
     model, rng = find_model(setup.model), np.random.default_rng(seed)
-    fleet = Fleet.draw(model, gpus, seed, **setup.draw)
-    if setup.sensor_low:
-        sensor = fleet.silicon.sensor * np.where(np.arange(gpus) % PER_JOB, 1.0, 1 - setup.sensor_low)
-        fleet = replace(fleet, silicon=replace(fleet.silicon, sensor=sensor))
-    noisy = setup.work if setup.noise is None else replace(setup.work, noise=setup.noise)
+    fleet = Fleet.draw(model, GPUS, seed, **setup.draw)
 
     def measured(speed: Floats, number: int) -> Floats:
-        return np.asarray(speed * np.exp(-fleet.noise(noisy, "run of a plan", number)))
+        return np.asarray(speed * np.exp(-fleet.noise(setup.work, "run of a plan", number)))
 
     def read(power_w: Floats) -> Floats:
-        return np.asarray(power_w * np.exp(POWER_NOISE * rng.standard_normal(gpus)))
+        return np.asarray(power_w * np.exp(POWER_NOISE * rng.standard_normal(GPUS)))
 
     now_w = setup.limit * model.power_limit_w
     limits = np.unique(np.append(np.round(np.array(STEPS) * model.power_limit_w / 5) * 5, now_w))
@@ -393,24 +357,23 @@ def jobs_of(setup: Setup, seed: int, gpus: int = GPUS) -> Iterator[PlannedJob]:
     speed_now, power_now = measured(speed, 0), read(reported)
     slow = braked(speed_now)
     columns = [under(fleet, setup.work, limit)[:2] for limit in limits]
-    chosen = rng.permutation(np.flatnonzero(~slow))[: setup.class_gpus]
+    chosen = rng.permutation(np.flatnonzero(~slow))[:CLASS_GPUS]
     runs = ClassRuns(
         limits,
         np.stack([measured(column[0], 1 + number)[chosen] for number, column in enumerate(columns)], axis=1),
         np.stack([read(column[1])[chosen] for column in columns], axis=1),
     )
     uniform_limits = [(limit, under(fleet, setup.work, limit)) for limit in np.arange(now_w, limits[0], -5)]
-    for first in range(0, gpus, PER_JOB):
+    for first in range(0, GPUS, PER_JOB):
         part = slice(first, first + PER_JOB)
         held = clock[part] < FULL_CLOCK * model.max_clock_mhz
         job = SyncJob(speed_now[part], power_now[part], np.full(PER_JOB, now_w), held)
-        budget_w = float(job.power_w.sum()) if setup.same_power else None
-        plan = plan_power(job, runs, budget_w=budget_w, highest_w=model.power_limit_w)
+        plan = plan_power(job, runs, highest_w=model.power_limit_w)
         names = tuple(np.flatnonzero(slow[part]).tolist()) if job.at_limit else ()
         if plan.refusal is not None or plan.limit_w is None:
             yield PlannedJob(plan, names)
             continue
-        limit_w = np.full(gpus, now_w)
+        limit_w = np.full(GPUS, now_w)
         limit_w[part] = plan.limit_w
         after_speed, _, after_w, _ = (column[part] for column in under(fleet, setup.work, limit_w))
         before = step_energy(speed[part], true_w[part])
@@ -444,12 +407,10 @@ def table_row(name: str, setup: Setup, seeds: Sequence[int]) -> dict[str, Any]:
         row |= {
             "saved_pct": _quantiles([job.saved for job in planned]),
             "slower_pct": _quantiles([job.slower for job in planned]),
-            "said_saved_pct": round(100 * float(np.mean([said.saved.value for _, said in gains])), 2),
-            "said_slower_pct": round(100 * float(np.mean([said.slower.value for _, said in gains])), 2),
             "inside": {figure: round(float(np.mean(hits)), 3) for figure, hits in inside.items()},
         }
         uniform_limits = [job.one_limit for job in planned if job.one_limit is not None]
-        if uniform_limits and not setup.same_power:
+        if uniform_limits:
             row["one_limit_pct"] = round(100 * float(np.mean(uniform_limits)), 2)
     row["braked_named"] = sum(bool(job.braked) for job in jobs)
     say(f"power plans: {row}")
@@ -479,23 +440,18 @@ def planted(model: str, size: str, seeds: Sequence[int], spacing: int = GPUS) ->
 
 
 def power_plans(options: BenchOptions) -> dict[str, Any]:
-    """Plans under several limits, in fleets that break what is assumed, and with braked GPUs."""
+    """Plans under several limits, and braked GPUs."""
     fleets = options.pick(1, 12, 48)
-    seeds, few = range(FIRST_SEED, FIRST_SEED + fleets), range(FIRST_SEED, FIRST_SEED + max(1, fleets // 3))
+    seeds = range(FIRST_SEED, FIRST_SEED + fleets)
     works, limits = (SGEMM, WORKLOADS["resnet"], WORKLOADS["bert"]), (1.0, 0.75, 0.6)
     setups = {
         f"{model} {work.name} {limit:g}": Setup(model, work, limit)
         for model, work, limit in product(("H100", "V100"), works, limits)
     }
-    broken = {
-        "one GPU in 8 faulty": Setup(draw={"faults": 8}), "noise of a run 1 %": Setup(noise=0.01),
-        "a sensor in each job reads 5 % low": Setup(sensor_low=0.05), "class of 3 GPUs": Setup(class_gpus=3),
-    }  # fmt: skip
     sizes = (("19.35%", PER_JOB), ("19.35%", GPUS), ("8%", GPUS), ("5%", GPUS))
     return {
         "first_seed": FIRST_SEED,
         "accept": [table_row(name, setup, seeds) for name, setup in list(setups.items())[: options.pick(1, 99, 99)]],
-        "broken": [table_row(name, setup, few) for name, setup in broken.items()],
         "braked": [planted("H100", size, seeds, spacing) for size, spacing in sizes],
     }
 

@@ -53,6 +53,8 @@ def quotes() -> Sequence[tuple[str, str]]:
     )  # fmt: skip
     commits, day = result("store", "commits", "ms"), result("scale", "day")
     kinds = result("advise", "gains", "kinds")
+    services = result("tune", "search", "simulated", "whorl")
+    regret, (low, high) = services["regret_pct"]["12"]["median"], services["regret_pct"]["12"]["interval"]
     return [
         ("verdicts", f"{share(cut['pooled'])} of {cut['pooled']['n']:,}"),
         ("verdicts", f"the least of 25 cuts has {100 * cut['least']:.1f} %"),
@@ -67,6 +69,7 @@ def quotes() -> Sequence[tuple[str, str]]:
         ("benchmarks", row("a durable commit, ms", middle(commits["whorl"], 1))),
         ("benchmarks", row("p95", middle(day["questions"]["p95"]["by_whorl"]["cpu_s"], 2))),
         ("benchmarks", f"{day['rows']:,} rows"),
+        ("benchmarks", f"| services on simulated GPUs | {services['n']} | 3.0; {regret} [{low}, {high}]"),
         *(
             ("advice", f"{row(kind['says'], str(kind['fleets']))} {100 * kind['told_to_differ']:.0f} %")
             for kind in kinds.values()
