@@ -223,10 +223,10 @@ class ReplayEngine:
             beliefs,
             replace(options, failures=(), users=()),
             seed if isinstance(seed, random.Random) else random.Random(seed),  # noqa: S311 (no secret)
+            np.ones(len(fleet), dtype=np.bool_),
             rounds=rounds,
             classes=frozenset(job.workload for job in trace.jobs),
             widest=max(job.gpus for job in trace.jobs),
-            up=np.ones(len(fleet), dtype=np.bool_),
             tenants=[()] * len(fleet),
             requests=MappingProxyType(self._requests),
             running=MappingProxyType(self._running),

@@ -58,33 +58,27 @@ class Entrant(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What a gain is a gain of, and over what."""
-
-    trace: str
-    scheduler: str | None
-    policy: str
-    against: str
-    figure: str = JCT
-
-
-@dataclass(frozen=True)
-class PolicyGain(Comparison):
+class PolicyGain:
     """By how much a policy lowers a time or the energy, in % of a baseline's; negative: it raises it.
 
     The mean over the seeds is that of the ratios of the two (geometric). Of a comparison (`gains`) the interval
     is that of the mean, for this trace and this fleet; of a finding it is that of the gain in another such trace.
     """
 
-    n: int = 0
+    trace: str
+    scheduler: str | None
+    policy: str
+    against: str
+    figure: str
+    n: int
     """Seeds, each a paired difference."""
-    mean_pct: float = 0.0
-    lower_pct: float | None = None
-    upper_pct: float | None = None
+    mean_pct: float
+    lower_pct: float | None
+    upper_pct: float | None
     """Of the 90 % interval; None for one seed."""
-    measurable: bool = False
+    measurable: bool
     """The interval is there and does not come as near to 0 as `LEAST_PCT`."""
-    per_seed: tuple[tuple[int, float], ...] = ()
+    per_seed: tuple[tuple[int, float], ...]
     """(seed, gain in %)."""
 
     @property
@@ -197,6 +191,8 @@ def _about_mean(values: Sequence[float], confidence: float, share: float) -> tup
 
 Figures = dict[Entrant, dict[int, Any]]
 """By entrant and seed, the figures of a replay."""
+Comparison = tuple[str, str | None, str, str, str]
+"""The first fields of `PolicyGain`."""
 
 
 def gains(results: Sequence[Replayed], against: Sequence[str], figures: Sequence[str] = FIGURES) -> list[PolicyGain]:
@@ -213,7 +209,7 @@ def gains(results: Sequence[Replayed], against: Sequence[str], figures: Sequence
                 logs = _log_ratios(metrics, [(entrant, baseline)], figure)
                 if not logs:
                     continue
-                comparison = Comparison(names[entrant.trace], entrant.scheduler, entrant.policy, policy, figure)
+                comparison = (names[entrant.trace], entrant.scheduler, entrant.policy, policy, figure)
                 compared.append(_gain(comparison, logs, interval))
     return compared
 
@@ -247,7 +243,7 @@ def findings(
             others[without_scores(policy)] = control
         logs = {other: _log_ratios(metrics, pairs, figure) for other, pairs in others.items()}
         gains_here = [
-            _gain(Comparison(name, scheduler, policy, baseline, figure), by_seed, foretold)
+            _gain((name, scheduler, policy, baseline, figure), by_seed, foretold)
             for baseline, by_seed in logs.items()
             if by_seed
         ]
@@ -300,7 +296,7 @@ def _gain(comparison: Comparison, logs: dict[int, float], limits: Interval) -> P
     low, high = limits(list(logs.values()))
     lower, upper = (None, None) if low is None or high is None else (_percent(high), _percent(low))
     return PolicyGain(
-        **asdict(comparison),
+        *comparison,
         n=len(logs),
         mean_pct=_percent(fmean(logs.values())),
         lower_pct=lower,

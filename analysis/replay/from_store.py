@@ -9,7 +9,7 @@ noise gains nothing here, as it would gain nothing on the real fleet.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from ...errors import InputError
 from .fleet import Fleet, Floats, Ints
 from .power import Power
 from .rates import Rates
-from .world import Advised, Beliefs, World, seated
+from .world import Advised, Beliefs, World
 
 if TYPE_CHECKING:
     from ..placement import Advice, Scores
@@ -94,7 +94,7 @@ class MeasuredFleets:
             rows = {name: row for group in self._groups for row in [self._rows(group, places)] for name in group}
             within = np.arange(len(node)) - np.searchsorted(node, node)
             gpus = tuple(f"{names[n]}/{slot}" for n, slot in zip(node, within, strict=True))
-            advised = Advised(seated(self.scores, rows, gpus, [names[n] for n in node]), names)
+            advised = Advised(self._seated(rows, gpus, [names[n] for n in node]), names)
         actual, belief, power, usual = {}, {}, {}, {}
         for name in self.workloads:
             drawn, row = self.scores.one(name).draw(chances), rows[name]
@@ -183,6 +183,15 @@ class MeasuredFleets:
     def _whole_nodes(self) -> bool:
         sizes = Counter(self.scores.nodes)
         return None not in sizes and set(sizes.values()) == {self._size} and len(self._groups) < 2
+
+    def _seated(self, rows: Mapping[str, Ints], gpus: tuple[str, ...], nodes: Sequence[str]) -> Scores:
+        """The scores of a drawn fleet: by workload, (gpus,) the measured GPU in each place; and the places' names."""
+        by_workload = {name: self.scores.of[name].seated(row) for name, row in rows.items()}
+        places = tuple(
+            replace(self.scores.places[number], node=node, slot=None)
+            for number, node in zip(next(iter(rows.values()), ()), nodes, strict=True)
+        )
+        return replace(self.scores, workloads=tuple(by_workload), gpus=gpus, places=places, of=by_workload)
 
     def _rows(self, group: Sequence[str], places: np.random.Generator) -> Ints:
         """(gpus of the fleet,) the measured GPU that is drawn for each place, for a group of linked workloads."""

@@ -54,8 +54,6 @@ class Job:
     """The fewest and the most GPUs that it can work on; None: its own width only."""
     deadline_s: float | None = None
     """The instant, on the trace's clock, by which it should have ended."""
-    memory_gib: float | None = None
-    """What it needs of each GPU."""
     stages: tuple[tuple[int, float], ...] = ()
     """Of a burst-parallel job, in order: (GPUs, share of the iteration). The first GPU works in all of them."""
 

@@ -209,7 +209,10 @@ def as_published(options: Mapping[str, Any]) -> ReplaySetting:
 
 
 def general(options: Mapping[str, Any]) -> ReplaySetting:
-    """The traces at `options["paths"]` on the measured fleet, or on one of the shape that was asked for."""
+    """The traces at `options["paths"]` on the measured fleet, or on one of the shape that was asked for.
+
+    Raises InputError for options that cannot be used.
+    """
     regimes = options["regimes"]
     reading = TraceOptions(
         options["duration_unit"],
@@ -219,11 +222,6 @@ def general(options: Mapping[str, Any]) -> ReplaySetting:
     )
     traces = [read_trace(path, options["trace_format"], reading) for path in options["paths"]]
     _once([trace.name for trace in traces])
-    return general_of(traces, options)
-
-
-def general_of(traces: Sequence[Trace], options: Mapping[str, Any]) -> ReplaySetting:
-    """The same for traces that were read already. Raises InputError for options that cannot be used."""
     if (options["nodes"] or 0) * (options["gpus_per_node"] or 0) > _MOST_GPUS:
         raise InputError(f"--nodes times --gpus-per-node is more than {_MOST_GPUS:,} GPUs; give a smaller fleet")
     fleets: EqualFleets | MeasuredFleets
@@ -235,7 +233,7 @@ def general_of(traces: Sequence[Trace], options: Mapping[str, Any]) -> ReplaySet
         traces = assign(traces, (), options["classes"])
         fleets, source, notes = _level(options)
     plans = {model: read_plans(path) for model, path in options["burst"].items()}
-    traces = tuple(with_plan(_with_deadlines(trace, options["deadline_slack"]), plans) for trace in traces)
+    traces = [with_plan(_with_deadlines(trace, options["deadline_slack"]), plans) for trace in traces]
     choice = _Choice.of(options)
     failures = read_failures(options["failures"], fleets.node_names) if options["failures"] else ()
     fleet = fleets.draw(0).fleet
@@ -279,7 +277,7 @@ def general_of(traces: Sequence[Trace], options: Mapping[str, Any]) -> ReplaySet
     )
     sharing = Sharing(options["deadline_slack"] or Sharing.deadline_slack, options["pair_at_least"], options["alpha"])
     return ReplaySetting(
-        General(traces, fleets, rules, facts, {"eaco": (sharing,)}, options["mtbf"], options["repair"]),
+        General(tuple(traces), fleets, rules, facts, {"eaco": (sharing,)}, options["mtbf"], options["repair"]),
         choice.policies,
         [name for name in BASELINES if name not in choice.policies],
         choice.schedulers,

@@ -24,10 +24,7 @@ from .power import Power
 from .rates import Rates
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ..placement import Scores
-    from .fleet import Floats
 
 
 WEIGHTS = {"soft": 1, "hard": 2}
@@ -67,7 +64,7 @@ class Advised:
         for workload in self._scores.workloads:
             advice = self._advice(workload, 1)
             for node in advice.nodes if advice is not None else ():
-                worst[node.node] = max(worst.get(node.node, 0), WEIGHTS[node.tier])
+                worst[node.node] = max(worst[node.node], WEIGHTS[node.tier])
         return np.array([worst[node] for node in self._nodes], dtype=np.int32)
 
     def _advice(self, workload: str, gpus: int) -> Advice | None:
@@ -80,20 +77,6 @@ class Advised:
                 advice = None  # more GPUs than are on known nodes
             self._cache[workload, gpus] = advice
         return self._cache[workload, gpus]
-
-
-def seated(scores: Scores, rows: Mapping[str, Ints], gpus: Sequence[str], nodes: Sequence[str]) -> Scores:
-    """The scores of a fleet that is drawn from a measured one.
-
-    `rows`: by workload, (gpus,) the number of the measured GPU that stands in each place. `gpus`, `nodes`: (gpus,) the
-    names of these places and of their nodes.
-    """
-    by_workload = {name: scores.of[name].seated(row) for name, row in rows.items()}
-    numbers = next(iter(rows.values()), ())
-    places = tuple(
-        replace(scores.places[number], node=node, slot=None) for number, node in zip(numbers, nodes, strict=True)
-    )
-    return replace(scores, workloads=tuple(by_workload), gpus=tuple(gpus), places=places, of=by_workload)
 
 
 KNOWLEDGE = ("exact", "estimate", "none")
@@ -114,7 +97,6 @@ class Request:
     limit_s: float | None = None
     widths: tuple[int, int] | None = None
     deadline_s: float | None = None
-    memory_gib: float | None = None
     batch: int | None = None
     """The batch size that it begins with."""
     modes: tuple[tuple[int | None, float], ...] = ()
@@ -196,6 +178,8 @@ class View:
     """Without failures and users, which are to come."""
     random: Random
     """The replay's stream of random numbers."""
+    up: NDArray[np.bool_]
+    """(gpus,) whether each is on a node that is up."""
     rounds: bool = False
     """Decisions are made at the edges of rounds."""
     classes: frozenset[str] = frozenset()
@@ -205,8 +189,6 @@ class View:
     now_s: float = 0.0
     edge_s: float = float("inf")
     """The edge of the round after this one, which `Decision.again_s` may name; infinite without rounds."""
-    up: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    """(gpus,) whether each is on a node that is up."""
     tenants: list[tuple[int, ...]] = field(default_factory=list)
     """Of each GPU, the numbers of the jobs that hold it."""
     requests: Mapping[int, Request] = field(default_factory=dict)

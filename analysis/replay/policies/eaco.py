@@ -47,8 +47,6 @@ class Sharing:
     """The weight of the energy of work; 1 - alpha is that of the time of an epoch, and 0 shares nothing."""
     most_jobs: int = 2
     """On a GPU. The share that a job keeps beside several is the product of those beside each."""
-    gpu_memory_gib: float | None = None
-    """Jobs that state their memory share a GPU only if it holds them all; None: the table of pairs alone decides."""
 
     def __post_init__(self) -> None:
         if not self.deadline_slack >= 1:
@@ -155,8 +153,6 @@ class EaCO(Policy):
         size may change, there must be time to see that at the next look and to part.
         """
         sharing, requests = self.sharing, [view.requests[number] for number in numbers]
-        if not self._fit(requests):
-            return None
         shares = self._shares(view, [[_kind(view, number)] for number in numbers])
         if not all(shares) or sum(shares) < sharing.pair_at_least * (1 - ROUNDING):
             return None
@@ -182,11 +178,6 @@ class EaCO(Policy):
                 return None
         energy = sum(float(self._energy(view, request.workload)[gpu]) for request in requests for gpu in gpus)
         return sharing.alpha * energy / (len(requests) * len(gpus)) / sum(shares) + (1 - sharing.alpha) * time
-
-    def _fit(self, requests: Sequence[Request]) -> bool:
-        if self.sharing.gpu_memory_gib is None:
-            return True
-        return sum(request.memory_gib or 0.0 for request in requests) <= self.sharing.gpu_memory_gib
 
     def _shares(self, view: View, kinds: Sequence[Sequence[JobType]]) -> list[float]:
         """The least share of its solo speed that each job keeps beside the others, over all that they may be.

@@ -272,9 +272,6 @@ class Queued(Policy):
         self._spares = False
         if not self._waiting:
             return {}
-        self._spares = False
-        if not self._waiting:
-            return {}
         staying = self._paying()
         self._spares = bool(staying)
         candidates = sorted(map(self._entry, self.cluster.held.keys() - staying))

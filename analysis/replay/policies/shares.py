@@ -138,55 +138,21 @@ class Tiresias(Policy):
     blind = True
 
     def __init__(self) -> None:
-        self._first: dict[int, None] = {}
         self._second: dict[int, None] = {}
+        """The jobs of the second queue, in its order."""
 
     def decide(self, view: View) -> Decision:
         """Jobs in the order of the queues, as long as they fit."""
         for number in view.ended:
-            self._first.pop(number, None)
             self._second.pop(number, None)
-        self._first.update(dict.fromkeys(view.arrived))
-        attained = {number: view.progress[number].gpu_s_at(view.now_s) for number in self._first}
-        for number, gpu_s in attained.items():
-            if gpu_s > DEMOTED_AT_GPU_S - 1e-3:  # it was asked for at this moment, but for rounding
-                del self._first[number]
-                self._second[number] = None
-        up = int(view.up.sum())
-        chosen = []
-        for number in (*self._first, *self._second):
-            if view.requests[number].gpus <= up:
-                up -= view.requests[number].gpus
-                chosen.append(number)
-        changes: dict[int, Allocation | None] = dict.fromkeys(view.running.keys() - set(chosen))
-        free = _Free(view, (number for number in chosen if number in view.running))
-        for number in chosen:
-            if number not in view.running:
-                changes[number] = Allocation(free.take(view.requests[number].gpus))
-        demotions = (
-            view.now_s + (DEMOTED_AT_GPU_S - attained[number]) / view.requests[number].gpus
-            for number in chosen
-            if number in self._first
-        )
-        return Decision(changes, again_s=min(demotions, default=math.inf))
-
-
-class _Free:
-    """The GPUs that nobody holds, by node."""
-
-    def __init__(self, view: View, running: Iterable[int]) -> None:
-        held = {gpu for number in running for gpu in view.running[number].gpus}
-        self._by_node: dict[int, list[int]] = {}
-        for gpu, node in enumerate(view.fleet.node.tolist()):
-            if view.up[gpu] and gpu not in held:
-                self._by_node.setdefault(node, []).append(gpu)
-
-    def take(self, gpus: int) -> tuple[int, ...]:
-        """So many GPUs, of the nodes with most free ones."""
-        chosen: list[int] = []
-        while len(chosen) < gpus:
-            emptiest = max(self._by_node.values(), key=len)
-            count = min(len(emptiest), gpus - len(chosen))
-            chosen += emptiest[:count]
-            del emptiest[:count]
-        return tuple(chosen)
+        left = {  # until a job goes to the second queue, GPU-seconds
+            number: DEMOTED_AT_GPU_S - view.progress[number].gpu_s_at(view.now_s)
+            for number in view.requests
+            if number not in self._second
+        }
+        # A demotion was asked for at this moment, but for rounding.
+        self._second |= {number: None for number, gpu_s in left.items() if gpu_s < 1e-3}
+        order = [*(number for number in left if number not in self._second), *self._second]
+        chosen = fitting((view.requests[number] for number in order), int(view.up.sum()))
+        demotions = (view.now_s + left[job.number] / job.gpus for job in chosen if job.number not in self._second)
+        return Decision(grant(view, chosen, emptiest), again_s=min(demotions, default=math.inf))

@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,6 @@ from .shares import fitting, grant
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-
-    from ..fleet import Floats, Ints
 
 
 POINTS = np.array((0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
@@ -132,13 +130,13 @@ def _fill(
     share = 1 / (count * window.rounds)
     cost = (np.zeros(count * slots), -share * gain.ravel(), (window.makespan_weight * window.round_s, -share * utility))
     most = np.concatenate((np.full(count * slots, slot_rounds), part.ravel(), (np.inf, 1.0)))
-    columns = _Columns(
-        cost=np.concatenate(cost),
-        fewest=np.arange(len(most)) == len(most) - 1.0,
-        most=most,
+    solution = _solve(
+        np.concatenate(cost),
+        bounds=(np.arange(len(most)) == len(most) - 1.0, most),
         integral=np.arange(len(most)) < count * slots,
+        rows=(rows, np.concatenate(lower), np.concatenate(upper)),
+        gap=gap,
     )
-    solution = _solve(columns, rows, np.concatenate(lower), np.concatenate(upper), gap)
     if solution is None:
         return None
     planned: Ints = np.round(solution[: count * slots]).astype(np.int32).reshape(count, slots)
@@ -163,30 +161,16 @@ def _advance(window: Window, widths: Ints, lengths: Ints, weights: Floats, *, ga
         format="csr",
     )
     cost = np.outer(weights[running] / counts, rounds).ravel()
-    columns = _Columns(
-        cost, fewest=np.zeros(len(cost)), most=np.ones(len(cost)), integral=np.ones(len(cost), dtype=np.bool_)
-    )
     lower = np.concatenate((np.zeros(window.rounds), counts.astype(float)))
     upper = np.concatenate((np.full(window.rounds, float(window.gpus)), counts.astype(float)))
     try:
-        solution = _solve(columns, rows, lower, upper, gap)
+        solution = _solve(cost, bounds=(0.0, 1.0), integral=np.ones(len(cost)), rows=(rows, lower, upper), gap=gap)
     except SolverError:
         return None
     if solution is None:
         return None
     planned[running] = np.round(solution).astype(np.int32).reshape(len(running), window.rounds)
     return planned
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """The unknowns of a program, all (columns,)."""
-
-    cost: Floats
-    fewest: Floats
-    most: Floats
-    integral: NDArray[np.bool_]
-    """Whether each is an integer."""
 
 
 @contextmanager
@@ -203,16 +187,26 @@ def _unprinted() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _solve(columns: _Columns, rows: csr_array, lower: Floats, upper: Floats, gap: float) -> Floats | None:
-    """(columns,) the cheapest unknowns for which rows @ unknowns is between the bounds; None: there are none."""
+def _solve(
+    cost: Floats,
+    *,
+    bounds: tuple[NDArray[Any] | float, NDArray[Any] | float],
+    integral: NDArray[Any],
+    rows: tuple[csr_array, Floats, Floats],
+    gap: float,
+) -> Floats | None:
+    """(columns,) the cheapest unknowns within their bounds for which rows @ unknowns is within its own; None: none is.
+
+    `integral` (columns,): whether each is an integer.
+    """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     with _unprinted():
         answer = milp(
-            columns.cost,
-            integrality=columns.integral,
-            bounds=Bounds(columns.fewest, columns.most),
-            constraints=LinearConstraint(rows, lower, upper),
+            cost,
+            integrality=integral,
+            bounds=Bounds(*bounds),
+            constraints=LinearConstraint(*rows),
             options={"mip_rel_gap": gap, "node_limit": NODE_LIMIT},
         )
     if answer.x is None and answer.status != _INFEASIBLE:
@@ -315,13 +309,8 @@ class FairFinish:
         return 0.9 * mean + 0.1 * self.finish_s
 
 
-@dataclass(frozen=True)
-class Outlook:
-    """The jobs in the system at a decision, as forecast; all by job number."""
-
-    courses: Mapping[int, Course]
-    left_s: Mapping[int, float]
-    """Seconds of work left, on GPUs of score 1."""
+Seconds = Mapping[int, float]
+"""By job, seconds of work left on GPUs of score 1, as forecast."""
 
 
 class Shockwave(Policy):
@@ -352,30 +341,36 @@ class Shockwave(Policy):
         if not (view.requests and view.up.any()):
             return Decision(again_s=again_s)
         courses = {n: Course.of(request, view.progress[n]) for n, request in view.requests.items()}
-        outlook = Outlook(courses, {n: course.left_s() for n, course in courses.items()})
+        left_s = {n: course.left_s() for n, course in courses.items()}
         news = bool(view.arrived or view.ended or view.lost or view.nodes_down or view.nodes_up)
         if news or now_round - self.planned_round >= ROUNDS_KEPT:
-            self._plan(view, outlook, now_round, news)
+            self._plan(view, courses, left_s, news=news)
         planned = {n for n, rounds in self.plan.items() if rounds[now_round - self.planned_round]}
-        order = sorted(view.requests.values(), key=lambda job: (job.number not in planned, -outlook.left_s[job.number]))
-        chosen = self._by_weight(fitting(order, int(view.up.sum())), outlook)
+        order = sorted(view.requests.values(), key=lambda job: (job.number not in planned, -left_s[job.number]))
+        chosen = self._by_weight(fitting(order, int(view.up.sum())), left_s)
         return Decision(grant(view, chosen, fastest), again_s=again_s)
 
-    def _plan(self, view: View, outlook: Outlook, now_round: int, news: bool) -> None:
+    def _plan(self, view: View, courses: Mapping[int, Course], left_s: Seconds, *, news: bool) -> None:
         """Plans the rounds from now on. Raises `InputError` if the solver fails."""
+        now_round = int(view.now_s / view.options.round_s + 1e-9)
         gpus, numbers = int(view.up.sum()), list(view.requests)
         share = min(1.0, gpus / len(numbers))
         if news:
-            self._forecast_fair(view, outlook, now_round, share)
+            for number, request in view.requests.items():  # when each would end with this share of its own time
+                finish_s = request.submit_s + (courses[number].done_s + left_s[number]) / share
+                if number in self.fair:
+                    self.fair[number].forecast(now_round, finish_s)
+                else:
+                    self.fair[number] = FairFinish(now_round, finish_s)
         fair_s = np.array([self.fair[n].at(now_round) for n in numbers])
         window = Window(gpus, round_s=view.options.round_s, makespan_weight=self.makespan_weight)
-        steps = self._steps(view, outlook)
+        steps = self._steps(view, left_s)
         jobs = Candidates(
             widths=np.array([request.gpus for request in view.requests.values()], dtype=np.int32),
-            epochs=np.array([float(outlook.courses[n].epochs) for n in numbers]),
-            done=np.array([float(outlook.courses[n].done) for n in numbers]),
-            epoch_s=np.array([outlook.courses[n].mean_s for n in numbers]) * steps,
-            left_s=np.array([outlook.left_s[n] for n in numbers]) * steps,
+            epochs=np.array([float(courses[n].epochs) for n in numbers]),
+            done=np.array([float(courses[n].done) for n in numbers]),
+            epoch_s=np.array([courses[n].mean_s for n in numbers]) * steps,
+            left_s=np.array([left_s[n] for n in numbers]) * steps,
         )
         try:
             planned, weights = self._solve(window, jobs, fair_s, view.now_s)
@@ -405,28 +400,18 @@ class Shockwave(Policy):
             raise SolverError("that there is none, where even an idle fleet would be a plan")
         return planned, weights
 
-    def _forecast_fair(self, view: View, outlook: Outlook, now_round: int, share: float) -> None:
-        """Forecasts when each job would end with this share of its own time."""
-        for number, request in view.requests.items():
-            course = outlook.courses[number]
-            finish_s = request.submit_s + (course.done_s + outlook.left_s[number]) / share
-            if number in self.fair:
-                self.fair[number].forecast(now_round, finish_s)
-            else:
-                self.fair[number] = FairFinish(now_round, finish_s)
-
-    def _by_weight(self, requests: Iterable[Request], outlook: Outlook) -> list[Request]:
+    def _by_weight(self, requests: Iterable[Request], left_s: Seconds) -> list[Request]:
         """Those first that have the most weight times work left."""
-        return sorted(requests, key=lambda job: -self.weights.get(job.number, 1.0) * outlook.left_s[job.number])
+        return sorted(requests, key=lambda job: -self.weights.get(job.number, 1.0) * left_s[job.number])
 
-    def _steps(self, view: View, outlook: Outlook) -> Floats:
+    def _steps(self, view: View, left_s: Seconds) -> Floats:
         """(jobs,) the time of a step on the GPUs that each job can expect, beside that on GPUs of score 1.
 
         As if all chose in turn, and began anew on a free fleet where no GPUs are left.
         """
         steps, everything = {}, np.flatnonzero(view.up).tolist()
         free = everything
-        for request in self._by_weight(view.requests.values(), outlook):
+        for request in self._by_weight(view.requests.values(), left_s):
             if request.gpus > len(free):
                 free = everything
             if request.gpus > len(free):

@@ -28,12 +28,12 @@ RECORD = Options(record=True)
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """n02 is twice as slow in gemm and n04 1.4 times, n05 a little; n01 is slow in stream."""
+    """n02 is twice as slow in gemm and n04 1.4 times, n05 a little; n01 is slow in stream, n02 a little."""
     rng = np.random.default_rng(0)
     gemm = np.exp(0.02 * rng.standard_normal(len(NAMES)))
     gemm[[9, 17, 20]] = 2.0, 1.4, 1.075
     stream = np.exp(0.003 * rng.standard_normal(len(NAMES)))
-    stream[5] = 1.3
+    stream[[5, 9]] = 1.3, 1.075
     return fleet_store(tmp_path_factory.mktemp("advised"), {"gemm": gemm, "stream": stream})
 
 
@@ -81,6 +81,14 @@ def test_it_is_the_advice_that_whorl_advise_gives(store: str, known_scores: Scor
     )
     assert not world.beliefs.advised.barred("", 1).any()
     assert not world.beliefs.advised.barred("gemm", 33).any()  # no such advice is given: more GPUs than there are
+
+
+def test_a_node_weighs_by_its_worst_tier_in_any_workload(known_scores: Scores) -> None:
+    """n02 is hard in gemm and soft in stream, n05 soft in gemm and usual in stream."""
+    world = MeasuredFleets(known_scores, ["gemm", "stream"]).draw(3)
+    assert world.beliefs.advised is not None
+    weights = dict(zip(world.fleet.node_names, world.beliefs.advised.weights.tolist(), strict=True))
+    assert weights == {f"n{node:02}": 0 for node in range(NODES)} | {"n01": 2, "n02": 2, "n04": 2, "n05": 1}
 
 
 def test_a_job_is_kept_off_what_is_slow_for_it(known_scores: Scores) -> None:

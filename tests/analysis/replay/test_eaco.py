@@ -55,11 +55,12 @@ def table(shares: Mapping[tuple[str, str], tuple[float, float]]) -> Pairs:
     return Pairs(rows)
 
 
-def view_of(models: str, power: Power | None = None, *, gpus: int = 1, memory_gib: float | None = None) -> View:
+def view_of(models: str, power: Power | None = None, *, gpus: int = 1) -> View:
     """Four nodes of two GPUs; of these jobs, of an hour each, all but the last run, each on the first GPU of a node."""
     fleet = Fleet.regular(4, 2)
-    view = View(fleet, Beliefs(Rates(fleet, {}, pairs=table(SHARES), power=power)), Options(), Random(0))
-    view.up = np.ones(8, dtype=np.bool_)
+    view = View(
+        fleet, Beliefs(Rates(fleet, {}, pairs=table(SHARES), power=power)), Options(), Random(0), np.ones(8, bool)
+    )
     tenants: list[tuple[int, ...]] = [()] * 8
     view.tenants = tenants
     names = models.split()
@@ -67,9 +68,7 @@ def view_of(models: str, power: Power | None = None, *, gpus: int = 1, memory_gi
     progress: dict[int, Progress] = {}
     running: dict[int, Allocation] = {}
     for number, model in enumerate(names):
-        requests[number] = Request(
-            number, f"j{number}", 0.0, gpus, model=model, memory_gib=memory_gib, modes=((None, 60.0),), work_s=HOUR
-        )
+        requests[number] = Request(number, f"j{number}", 0.0, gpus, model=model, modes=((None, 60.0),), work_s=HOUR)
         progress[number] = Progress(left_s=HOUR)
         if number < len(names) - 1:
             held = tuple(range(2 * number, 2 * number + gpus))
@@ -105,12 +104,6 @@ def test_jobs_share_where_the_pair_gains_fits_and_ends_in_time(
     models: str, sharing: Sharing, gpus: tuple[int, ...]
 ) -> None:
     assert gpus_for_last(view_of(models.replace("nobody measured it", "unmeasured")), sharing) == gpus
-
-
-def test_jobs_share_a_gpu_only_while_its_memory_lasts() -> None:
-    view = view_of("good good", memory_gib=10.0)
-    assert gpus_for_last(view, Sharing(gpu_memory_gib=20)) == (0,)
-    assert gpus_for_last(view, Sharing(gpu_memory_gib=19)) == (1,)
 
 
 def watts_of(*watts: float) -> Power:
