@@ -13,7 +13,7 @@ nodes     fleets that break what is usually assumed (heavy tails, node effects, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from whorl.analysis.placement import Advice, Scores, advise, scores, sets, together
+from whorl.analysis.placement import Scores, advise, scores, sets, together
 from whorl.analysis.placement.evidence import HARD
 from whorl.analysis.placement.posterior import Mask
 from whorl.benchmarks.harness import BenchOptions, run, say, scratch, share
@@ -31,8 +31,7 @@ from whorl.store.names import plain_workload
 
 Floats = npt.NDArray[np.float64]
 Random = np.random.Generator
-PER_NODE = 4
-JOB = 8
+PER_NODE, JOB = 4, 8
 
 # -- gains -----------------------------------------------------------------------------------------------------------
 
@@ -68,17 +67,13 @@ KINDS = {
     "few_gpus": Kind("32 GPUs differ by 3 %, runs by 3 %", 0.03, 0.03, 3, gpus=32),
     "days": Kind(
         "no GPU differs, but by 2 % from day to day, runs by 0.5 %; 4 runs on each of 3 days",
-        0.0,
-        0.005,
-        12,
+        *(0.0, 0.005, 12),
         day=0.02,
         per_day=4,
     ),
     "differ_and_days": Kind(
         "GPUs differ by 3 %, from day to day by 2 %, runs by 0.5 %; 4 runs on each of 3 days",
-        0.03,
-        0.005,
-        12,
+        *(0.03, 0.005, 12),
         day=0.02,
         per_day=4,
     ),
@@ -102,47 +97,40 @@ def drawn(kind: Kind, gpus: int, seed: int) -> tuple[Floats, Floats, Floats]:
     return true_scores / usual, 100.0 * true_scores[:, None] * np.exp(strayed), level / np.median(level)
 
 
-def stored(root: Path, fleets: dict[str, Floats], per_day: int = 0) -> Store:
-    """A store whose workloads are these fleets' times, so many runs a day (0: all on one)."""
+def stored(
+    root: Path, fleets: dict[str, Floats], per_day: int = 0, node_columns: dict[str, list[str | None]] | None = None
+) -> Store:
+    """A store whose workloads are these fleets' times (gpus, runs), so many runs a day; 0: all on one, an hour apart.
+
+    `node_columns`: columns of `gpus` by node, such as its model.
+    """
     store = Store.create(root / "S")
-    gpus = max(len(times) for times in fleets.values())
+    workloads, values = list(fleets), np.array(list(fleets.values()))
+    gpus, nodes = values.shape[1], np.arange(values.shape[1]) // PER_NODE
     names = [f"g{gpu:06d}" for gpu in range(gpus)]
-    about = {
-        "cluster": ["c"] * gpus,
-        "gpu": names,
-        "node": [f"n{gpu // PER_NODE:05d}" for gpu in range(gpus)],
-        "slot": pa.array([gpu % PER_NODE for gpu in range(gpus)], pa.int32()),
+    about = {"cluster": ["c"] * gpus, "gpu": names, "node": [f"n{node:05d}" for node in nodes]}
+    about |= {"slot": pa.array(np.arange(gpus) % PER_NODE, pa.int32())}
+    about |= {
+        name: pa.array([texts[node] for node in nodes], pa.string()) for name, texts in (node_columns or {}).items()
     }
-    runs: dict[str, list[Any]] = {name: [] for name in ("run_id", "workload", "gpu", "value", "began")}
-    for workload, times in fleets.items():
-        for (gpu, turn), value in np.ndenumerate(times):
-            row = (
-                f"{workload}-{gpu}-{turn}",
-                workload,
-                names[gpu],
-                float(value),
-                1_800_000_000 + since_s(turn, per_day),
-            )
-            for column, cell in zip(runs.values(), row, strict=True):
-                column.append(cell)
-    count = len(runs["run_id"])
-    keys = {name: runs[name] for name in ("run_id", "workload", "gpu")} | {"cluster": ["c"] * count}
-    began = pa.array([value * 10**9 for value in runs["began"]], pa.timestamp("ns"))
-    result = {"figure": ["time"] * count, "unit": ["ms"] * count, "repeat": pa.array([0] * count, pa.int32())}
+    fleet, gpu, turn = (index.ravel() for index in np.indices(values.shape))
+    count = len(fleet)
+    since_s = 86_400 * (turn // per_day) + 600 * (turn % per_day) if per_day else 3600 * turn
+    keys = {
+        "run_id": [str(number) for number in range(count)], "workload": [workloads[number] for number in fleet],
+        "gpu": [names[number] for number in gpu], "cluster": ["c"] * count,
+    }  # fmt: skip
+    began = pa.array((1_800_000_000 + since_s) * 10**9, pa.timestamp("ns"))
+    result = {"figure": ["time"] * count, "unit": ["ms"] * count, "repeat": pa.array(np.zeros(count), pa.int32())}
     store.append(
         {
             "gpus": pa.table(about),
             "runs": pa.table({**keys, "began": began, "status": ["ok"] * count}),
-            "results": pa.table({**keys, **result, "value": runs["value"]}),
+            "results": pa.table({**keys, **result, "value": values.ravel()}),
         },
         "fleets",
     )
     return store
-
-
-def since_s(turn: int, per_day: int) -> int:
-    """When a run begins, in s."""
-    return 86_400 * (turn // per_day) + 600 * (turn % per_day) if per_day else 3600 * turn
 
 
 def calibration(kind: Kind, fleets: int, gpus: int) -> dict[str, Any]:
@@ -154,93 +142,68 @@ def calibration(kind: Kind, fleets: int, gpus: int) -> dict[str, Any]:
         true_scores[name], times[name], again[name] = drawn(kind, gpus, seed)
     with scratch() as folder:
         scored = scores(stored(folder, times, kind.per_day))
-    rows = [row for name in times for row in judged(scored, name, true_scores[name], times[name], again[name], kind)]
+    rows = [
+        judged(kind, scored, name, true_scores=true_scores[name], times=times[name], again=again[name])
+        for name in times
+    ]
     return {
-        "says": kind.says,
-        "fleets": fleets,
-        "gpus": gpus,
-        "runs": kind.runs,
+        "says": kind.says, "fleets": fleets, "gpus": gpus, "runs": kind.runs,
         "told_to_differ": mean(rows, "repeatable"),
         "scores_within_long_run": mean(rows, "scores_within"),
         "another_sitting_within_interval": mean(rows, "another_within"),
-        "hard_found": mean(rows, "hard_found"),
-        "hard_false_nodes": sum(row.get("hard_false", 0) for row in rows),
-        **{
-            f"{choice}_against_{against}": {
-                name: mean([row for row in rows if (row["choice"], row["against"]) == (choice, against)], name)
-                for name in ("measurable", "within_interval", "promised", "true", "plain_promised", "plain_true")
-            }
-            for choice in ("packed", "spread")
-            for against in ("drained", "random")
+        "hard_found": mean(rows, "hard_found"), "hard_false_nodes": sum(row["hard_false"] for row in rows),
+        "packed_against_drained": {
+            name: mean(rows, name)
+            for name in ("measurable", "within_interval", "promised", "true", "plain_promised", "plain_true")
         },
-    }
+    }  # fmt: skip
 
 
 def judged(
-    fleet_scores: Scores, name: str, true_scores: Floats, times: Floats, again: Floats, kind: Kind
-) -> Iterator[dict[str, Any]]:
-    """One row a choice and baseline: what was promised for a job of `JOB` GPUs and what is true."""
+    kind: Kind, fleet_scores: Scores, name: str, *, true_scores: Floats, times: Floats, again: Floats
+) -> dict[str, float]:
+    """What was promised for a job of `JOB` GPUs, in the best packed set against a random one off all hard nodes, and
+    what is true; and the same by plain medians."""
     scored = fleet_scores.of[name]
     advice = advise(fleet_scores, name, gpus=JOB, max_share=1.0)
-    slow = {f"n{number:05d}" for number in range(len(kind.slow))}
-    hard = {node.node for node in advice.nodes if node.tier == "hard"}
-    truly = {f"n{gpu // PER_NODE:05d}" for gpu in np.flatnonzero(true_scores > HARD)}
-    first: dict[str, Any] = {"repeatable": scored.repeatable, "hard_false": len(hard - truly)}
+    node = np.array([f"n{gpu // PER_NODE:05d}" for gpu in range(len(true_scores))])
+    hard = {row.node for row in advice.nodes if row.tier == "hard"}
+    truly = set(node[true_scores > HARD])
+    row: dict[str, float] = {"repeatable": scored.repeatable, "hard_false": len(hard - truly)}
+    slow = set(node[PER_NODE * np.arange(len(kind.slow)) + 1])
     if slow:
-        first["hard_found"] = len(hard & slow) / len(slow)
-    first["another_within"] = float(np.mean((scored.lower <= again) & (again <= scored.upper)))
+        row["hard_found"] = len(hard & slow) / len(slow)
+    row["another_within"] = float(np.mean((scored.lower <= again) & (again <= scored.upper)))
+    gain = next((gain for gain in advice.gains if (gain.choice, gain.against) == ("packed", "drained")), None)
+    off = ~np.isin(node, list(hard))
+    row |= {"measurable": gain is not None and gain.measurable, "promised": gain.median if gain else 0.0, "true": 0.0}
     if scored.repeatable:
         low, high = scored.posterior.lower[scored.unit], scored.posterior.upper[scored.unit]
-        first["scores_within"] = float(np.mean((low <= true_scores) & (true_scores <= high)))
-    everywhere = np.ones(len(true_scores), dtype=np.bool_)
-    off = np.array([f"n{gpu // PER_NODE:05d}" not in hard for gpu in range(len(true_scores))])
+        row["scores_within"] = float(np.mean((low <= true_scores) & (true_scores <= high)))
+        if gain is not None and advice.packed is not None:
+            row["true"] = came_true(true_scores, np.array([int(gpu[1:]) for gpu in advice.packed.gpus]), off)
+            row["within_interval"] = gain.lower - 1e-9 <= row["true"] <= gain.upper + 1e-9
     plain = np.median(times, axis=1) / np.median(np.median(times, axis=1))
-    for choice in ("packed", "spread"):
-        for against, mask in (("drained", off), ("random", everywhere)):
-            row: dict[str, Any] = {"choice": choice, "against": against, **first}
-            first = {}
-            gain = [gain for gain in advice.gains if (gain.choice, gain.against) == (choice, against)]
-            row["measurable"] = bool(gain) and gain[0].measurable
-            row["promised"] = gain[0].median if gain else 0.0
-            if gain and scored.repeatable:
-                row["true"] = came_true(true_scores, chosen_of(advice, choice), mask, choice)
-                row["within_interval"] = gain[0].lower - 1e-9 <= row["true"] <= gain[0].upper + 1e-9
-            else:
-                row["true"] = 0.0
-            by_plain = best(plain, choice)
-            row["plain_promised"] = came_true(plain, by_plain, mask, choice)
-            row["plain_true"] = came_true(true_scores, by_plain, mask, choice)
-            yield row
-
-
-def chosen_of(advice: Advice, choice: str) -> npt.NDArray[np.intp]:
-    chosen = advice.packed if choice == "packed" else advice.spread
-    assert chosen is not None
-    return np.array([int(gpu[1:]) for gpu in chosen.gpus], dtype=np.intp)
-
-
-def best(score: Floats, choice: str) -> npt.NDArray[np.intp]:
-    chosen = sets.best_packed(score, ground(len(score)), JOB) if choice == "packed" else sets.best_spread(score, JOB)
-    assert chosen is not None
-    return chosen
+    by_plain = sets.best_packed(plain, ground(len(plain)), JOB)
+    assert by_plain is not None
+    return row | {
+        "plain_promised": came_true(plain, by_plain, off), "plain_true": came_true(true_scores, by_plain, off),
+    }  # fmt: skip
 
 
 def ground(gpus: int) -> sets.NodeLayout:
     return sets.NodeLayout(np.arange(gpus) // PER_NODE)
 
 
-def came_true(score: Floats, chosen: npt.NDArray[np.intp], mask: Mask, choice: str) -> float:
-    """The share of time that a set saves against a random one off some nodes, if GPUs have these scores."""
+def came_true(score: Floats, chosen: npt.NDArray[np.intp], mask: Mask) -> float:
+    """The share of time that a packed set saves against a random one off some nodes, if GPUs have these scores."""
     draws, layout = score[None, mask].astype(np.float32), ground(len(score)).only(mask)
-    if choice == "packed":
-        random = sets.random_packed(draws, layout, JOB, np.random.default_rng(0))
-        assert random is not None
-    else:
-        random = sets.random_spread(draws, layout, JOB)
+    random = sets.random_packed(draws, layout, JOB, np.random.default_rng(0))
+    assert random is not None
     return 1.0 - float(score[chosen].max() / random[0])
 
 
-def mean(rows: list[dict[str, Any]], name: str) -> float | None:
+def mean(rows: list[dict[str, float]], name: str) -> float | None:
     values = [float(row[name]) for row in rows if name in row]
     return round(sum(values) / len(values), 4) if values else None
 
@@ -258,7 +221,6 @@ def gains(options: BenchOptions) -> dict[str, Any]:
 
 
 RUNS = 4
-DAY_NS = 86_400 * 10**9
 NODE_SLOW, GPU_SLOW = 1.4, 1.25
 
 
@@ -353,22 +315,16 @@ def judged_nodes(population: FleetPopulation, fleets: int) -> dict[str, Any]:
         relative[name] = beside(own_times, kind)
         times[name] = np.exp(own_times[:, None] + log_time[:, None] + population.runs(rng, len(own_times)))
     with scratch() as folder:
-        scored = scores(stored_nodes(folder, population, times))
+        columns = {name: [getattr(population, name)(int(node)) for node in nodes] for name in ("model", "vbios")}
+        scored = scores(stored(folder, times, per_day=1, node_columns=columns))
     rows = []
     for number, name in enumerate(times):
         ill = {int(gpu) // PER_NODE for gpu in np.flatnonzero(relative[name] > HARD)}
         medians = np.median(times[name], axis=1)
         plain = {int(gpu) // PER_NODE for gpu in np.flatnonzero(medians > HARD * np.median(medians))}
-        for rule, named_nodes in (("whorl", advised(scored, name)), ("plain", plain)):
-            planted_nodes = planted[name]
-            rows.append(
-                (
-                    rule,
-                    number >= fleets,
-                    bool(named_nodes - ill - planted_nodes),
-                    [node in named_nodes for node in planted_nodes],
-                )
-            )
+        for rule, names in (("whorl", advised(scored, name)), ("plain", plain)):
+            false, found = bool(names - ill - planted[name]), [node in names for node in planted[name]]
+            rows.append((rule, number >= fleets, false, found))
 
     def rate(hits: list[bool]) -> dict[str, Any]:
         return share(sum(hits), len(hits))
@@ -398,47 +354,6 @@ def advised(scored: Scores, name: str) -> set[int]:
     kinds = [kind for kind in scored.of if plain_workload(kind) == name]
     advice = together([advise(scored, kind, gpus=1, max_share=1.0) for kind in kinds])
     return {int(node.node[1:]) for node in advice.nodes if node.tier == "hard"}
-
-
-def stored_nodes(root: Path, population: FleetPopulation, times: dict[str, Floats]) -> Store:
-    """A store whose workloads are these fleets, a run a day."""
-    store = Store.create(root / "S")
-    gpus = PER_NODE * population.nodes
-    node = [gpu // PER_NODE for gpu in range(gpus)]
-    names = [f"g{gpu:04d}" for gpu in range(gpus)]
-    about = {
-        "cluster": ["c"] * gpus,
-        "gpu": names,
-        "node": [f"n{number:03d}" for number in node],
-        "slot": pa.array([gpu % PER_NODE for gpu in range(gpus)], pa.int32()),
-        "model": [population.model(number) for number in node],
-        "vbios": pa.array([population.vbios(number) for number in node], pa.string()),
-    }
-    shape = (len(times), gpus, RUNS)
-    fleet, gpu, turn = (index.ravel() for index in np.indices(shape))
-    workloads = list(times)
-    keys = {
-        "run_id": [str(number) for number in range(len(fleet))],
-        "cluster": ["c"] * len(fleet),
-        "workload": [workloads[number] for number in fleet],
-        "gpu": [names[number] for number in gpu],
-    }
-    began = pa.array(1_800_000_000 * 10**9 + DAY_NS * turn, pa.timestamp("ns"))
-    result = {
-        "figure": ["time"] * len(fleet),
-        "unit": ["ms"] * len(fleet),
-        "repeat": pa.array([0] * len(fleet), pa.int32()),
-    }
-    values = np.array([times[name] for name in workloads]).ravel()
-    store.append(
-        {
-            "gpus": pa.table(about),
-            "runs": pa.table({**keys, "began": began, "status": ["ok"] * len(fleet)}),
-            "results": pa.table({**keys, **result, "value": values}),
-        },
-        "fleets",
-    )
-    return store
 
 
 def nodes(options: BenchOptions) -> dict[str, Any]:

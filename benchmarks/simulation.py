@@ -13,8 +13,6 @@ spread   the population `longhorn` beside the SGEMM and PageRank files of Longho
 
 from __future__ import annotations
 
-import csv
-import gzip
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
+from scipy import ndimage, stats
 
 from whorl.benchmarks.harness import DATA, BenchOptions, in_turns, run, scratch, timed
 from whorl.probes.loads import run_load
@@ -93,13 +93,8 @@ def plain_hour(fleet: Fleet, gpus: int, seconds: float) -> list[float]:
     slots = []
     for board in boards:
         watts, _ = board.settle(board.bins[0], IDLE)
-        slots.append(
-            [
-                DIE_SHARE * board.own * watts,
-                (SINK_SHARE * board.own + board.preheat) * watts,
-                watts * board.sensor,
-            ]
-        )
+        sink = (SINK_SHARE * board.own + board.preheat) * watts
+        slots.append([DIE_SHARE * board.own * watts, sink, watts * board.sensor])
     heat, sum_w, upstream = 1 - math.exp(-STEP_S / DIE_S), [0.0] * gpus, 0.0
     block, lag = 1 - math.exp(-STEP_S * BLOCK / SINK_S), 1 - math.exp(-STEP_S / FILTER_S)
     energy = [0.0] * gpus
@@ -207,16 +202,8 @@ def compared(data: Mapping[str, Mapping[str, float]], drawn: list[dict[str, dict
         for name, value in statistics.items():
             model = np.array([board[workload][name] for board in drawn])
             mean, sd = float(model.mean()), float(model.std(ddof=1))
-            rows.append(
-                {
-                    "workload": workload,
-                    "statistic": name,
-                    "data": round(value, 4),
-                    "model": round(mean, 4),
-                    "model_sd": round(sd, 4),
-                    "apart": bool(abs(value - mean) > 3 * sd),
-                }
-            )
+            row = {"workload": workload, "statistic": name, "apart": bool(abs(value - mean) > 3 * sd)}
+            rows.append(row | {"data": round(value, 4), "model": round(mean, 4), "model_sd": round(sd, 4)})
     return rows
 
 
@@ -240,32 +227,28 @@ def spread(options: BenchOptions) -> dict[str, Any]:
 
 def read(folder: Path) -> tuple[Runs, Runs]:
     """The SGEMM and PageRank runs. Exact duplicates are dropped, and runs whose time of day is not known."""
-    rank, gemm = (_rows(folder / name) for name in ("pagerank.csv.gz", "sgemm.csv.gz"))
-    places = {row["uuid"]: (row["cabinet"], f"{row['cabinet']}-{row['node']}", int(row["device"])) for row in rank}
+    gemm, rank = (
+        pl.read_csv(folder / f"{name}.csv.gz", infer_schema_length=None)
+        .filter(pl.col("ts") > 0)
+        .unique(maintain_order=True)
+        for name in ("sgemm", "pagerank")
+    )
+    places = rank.group_by("uuid", maintain_order=True).agg(pl.col("cabinet", "node", "device").last())
     return _runs(gemm, places), _runs(rank, places)
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    with gzip.open(path, "rt", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if float(row["ts"]) > 0]
-    return [dict(row) for row in dict.fromkeys(tuple(row.items()) for row in rows)]
-
-
-def _runs(rows: list[dict[str, str]], places: Mapping[str, tuple[str, str, int]]) -> Runs:
-    def number(values: list[str]) -> Ints:
-        return np.unique(np.array(values), return_inverse=True)[1].astype(np.int64)
-
-    is_known = np.array([row["uuid"] in places for row in rows])
-    cabinets, nodes, devices = zip(*(places.get(row["uuid"], ("", "", 0)) for row in rows), strict=True)
-    return Runs(
-        100 * np.log([float(row["perf"]) for row in rows]),
-        np.array([float(row["temp"]) for row in rows]),
-        number([row["uuid"] for row in rows]),
-        number([f"{int(float(row['ts'])) // 86_400:06d}" for row in rows]),
-        np.where(is_known, number(list(nodes)), -1),
-        np.where(is_known, number(list(cabinets)), -1),
-        np.array(devices, dtype=np.int64) % 2,
+def _runs(rows: pl.DataFrame, places: pl.DataFrame) -> Runs:
+    rows = rows.select("uuid", "ts", "perf", "temp").join(places, on="uuid", how="left", maintain_order="left")
+    node = pl.format("{}-{}", "cabinet", "node")
+    numbers = rows.select(
+        pl.col("uuid").rank("dense"), pl.col("ts").cast(pl.Int64).floordiv(86_400).rank("dense").alias("day"),
+        node.rank("dense").alias("node"), pl.col("cabinet").rank("dense"), pl.col("device").cast(pl.Int64).mod(2),
+    )  # fmt: skip
+    gpu, day, node_no, cabinet, rear = (
+        numbers[name].cast(pl.Int64).fill_null(0).to_numpy() for name in numbers.columns
     )
+    time_pct, celsius = 100 * np.log(rows["perf"].to_numpy()), rows["temp"].cast(pl.Float64).to_numpy()
+    return Runs(time_pct, celsius, gpu - 1, day - 1, node_no - 1, cabinet - 1, rear)
 
 
 def simulated(plan: Runs, workload: Workload, seed: int, spread: Spread) -> Runs:
@@ -291,20 +274,15 @@ def simulated(plan: Runs, workload: Workload, seed: int, spread: Spread) -> Runs
             temperatures[runs] = np.rint(steady.temperature_c[plan.gpu[runs]])
     node = plan.gpu // GPUS_PER_NODE
     is_known = plan.node >= 0
+    cabinet = np.where(is_known, node // NODES_PER_CABINET, -1)
     return Runs(
-        times,
-        temperatures,
-        plan.gpu,
-        plan.day,
-        np.where(is_known, node, -1),
-        np.where(is_known, node // NODES_PER_CABINET, -1),
-        plan.gpu % GPUS_PER_NODE % 2,
+        times, temperatures, plan.gpu, plan.day, np.where(is_known, node, -1), cabinet, plan.gpu % GPUS_PER_NODE % 2
     )
 
 
 def of_sgemm(runs: Runs) -> dict[str, float]:
     """The statistics of SGEMM: levels of GPUs, days and runs, nodes and cabinets; times in %."""
-    gpu_day = runs.gpu * (int(runs.day.max()) + 1) + runs.day
+    gpu_day = np.unique(runs.gpu * (int(runs.day.max()) + 1) + runs.day, return_inverse=True)[1]
     levels, temperatures = _medians(runs.time_pct, runs.gpu), _medians(runs.temperature_c, runs.gpu)
     apart = levels - np.median(levels)
     healthy = np.abs(apart) < HEALTHY_PCT
@@ -314,18 +292,18 @@ def of_sgemm(runs: Runs) -> dict[str, float]:
     days, residual = _components(of_gpu[inside], gpu_day[inside])
     counts = np.unique(gpu_day, return_counts=True)
     often = np.isin(gpu_day, counts[0][counts[1] >= 5]) & inside
-    of_day = (runs.time_pct - _spread_out(_medians_of(runs.time_pct, gpu_day), gpu_day))[often]
+    of_day = (runs.time_pct - _medians(runs.time_pct, gpu_day)[gpu_day])[often]
     pairs = _day_pairs(runs, inside)
     by_group = {
         "GPU level: sd": float(apart[healthy].std(ddof=1)),
-        "GPU level: skewness": _skewness(apart[healthy]),
-        "GPU level: excess kurtosis": _kurtosis(apart[healthy]),
+        "GPU level: skewness": float(stats.skew(apart[healthy])),
+        "GPU level: excess kurtosis": float(stats.kurtosis(apart[healthy])),
         "ICC by GPU": between / (between + within),
         "within a GPU: sd": within**0.5,
         "between days: share of it": max(days, 0.0) / (max(days, 0.0) + residual),
         "run within a day: sd": float(of_day.std()),
         "run within a day: robust sd": _robust_sd(of_day),
-        "run within a day: excess kurtosis": _kurtosis(of_day),
+        "run within a day: excess kurtosis": float(stats.kurtosis(of_day)),
         "GPU and day: sd": float(pairs.std()),
         "GPU and day: robust sd": _robust_sd(pairs),
         "runs more than 1 % off their GPU: per 1,000": 1000 * float(np.mean(np.abs(of_gpu[inside]) > 1)),
@@ -384,33 +362,17 @@ def _components(values: Floats, groups: Ints) -> tuple[float, float]:
     return (between - within) / float(typical), within
 
 
-def _medians_of(values: Floats, groups: Ints) -> dict[int, float]:
-    order = np.argsort(groups, kind="stable")
-    names, begins = np.unique(groups[order], return_index=True)
-    parts = np.split(values[order], begins[1:])
-    return {int(name): float(np.median(part)) for name, part in zip(names, parts, strict=True)}
-
-
 def _medians(values: Floats, groups: Ints) -> Floats:
     """The median of each group; groups are numbered from 0."""
-    by_group = _medians_of(values, groups)
-    return np.array([by_group[group] for group in range(len(by_group))])
-
-
-def _spread_out(medians: Mapping[int, float], groups: Ints) -> Floats:
-    return np.array([medians[int(group)] for group in groups])
+    return np.asarray(ndimage.median(values, groups, np.arange(groups.max() + 1)))
 
 
 def _day_pairs(runs: Runs, inside: NDArray[np.bool_]) -> Floats:
     """Differences of a GPU's medians of one day and of its next one (three runs each at least), over the root of 2."""
-    days: dict[int, list[float]] = {}
-    for gpu in np.unique(runs.gpu[inside]):
-        of_gpu = runs.gpu == gpu
-        for day in np.unique(runs.day[of_gpu]):
-            times = runs.time_pct[of_gpu & (runs.day == day)]
-            if len(times) >= 3:
-                days.setdefault(int(gpu), []).append(float(np.median(times)))
-    return np.asarray(np.concatenate([np.diff(by_group) for by_group in days.values()]) / np.sqrt(2))
+    of_days = pl.DataFrame({"gpu": runs.gpu[inside], "day": runs.day[inside], "time": runs.time_pct[inside]})
+    medians = of_days.group_by("gpu", "day").agg(pl.len(), pl.col("time").median()).filter(pl.col("len") >= 3)
+    steps = medians.sort("gpu", "day").select(pl.col("time").diff().over("gpu")).to_series().drop_nulls()
+    return np.asarray(steps.to_numpy() / np.sqrt(2))
 
 
 def _position_out(values: Floats, rear: Ints, inside: NDArray[np.bool_]) -> Floats:
@@ -423,17 +385,7 @@ def _position_out(values: Floats, rear: Ints, inside: NDArray[np.bool_]) -> Floa
 
 
 def _robust_sd(values: Floats) -> float:
-    return float(1.4826 * np.median(np.abs(values - np.median(values))))
-
-
-def _skewness(values: Floats) -> float:
-    centred = values - values.mean()
-    return float((centred**3).mean() / (centred**2).mean() ** 1.5)
-
-
-def _kurtosis(values: Floats) -> float:
-    centred = values - values.mean()
-    return float((centred**4).mean() / (centred**2).mean() ** 2 - 3)
+    return float(stats.median_abs_deviation(values, scale="normal"))
 
 
 SECTIONS = {"steady": steady, "in_time": in_time, "spread": spread}
