@@ -50,7 +50,8 @@
     made.autosize = true;
     if (printed()) made.width = 700;  // of the paper: a figure as wide as the window would be cut
     for (const key of axes) made[key] = {gridcolor: colour("--line"), linecolor: colour("--line"),
-      zerolinecolor: colour("--soft"), automargin: true, ...made[key]};
+      zerolinecolor: colour("--soft"), automargin: true, ...made[key],
+      title: {font: {size: made.font.size}, ...made[key].title}};
     if (narrow()) {
       made.margin = {...made.margin, l: 44, r: 4};
       // What has no room on a narrow screen is named "wide".

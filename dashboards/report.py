@@ -367,7 +367,10 @@ def next_commands(looked: Looked, store: str | Path, page: str | Path | None) ->
     options = in_store(store, looked.campaign.cluster)
     if looked.judged.rows:
         yield Command(f"      whorl explain {shlex.quote(looked.judged.rows[0].name)} {options}")
-    workload = looked.leading.workload if looked.leading else next((row.workload for row in looked.spread), None)
+    timed = [row.workload for row in looked.spread]
+    first = [name for verdict in looked.judged.rows for name in verdict.workloads if name in timed]
+    first += [looked.leading.workload] if looked.leading else []
+    workload = next(iter([*first, *timed]), None)
     if workload is not None:
         yield Command(f"      whorl advise {options} --workload {shlex.quote(workload)}")
 

@@ -128,11 +128,6 @@ def _contents(reading: Reading) -> Component:
     different = f"runs of {many(contents.workloads, 'probe')} or workloads"
     figures = [
         (f"{upto}{gpus:,}", f"GPUs on {many(contents.nodes, 'node')}" if contents.nodes else "GPUs"),
-        *(
-            [(contents.models, "models of the GPUs" if ", " in contents.models else "model of the GPUs")]
-            if contents.models
-            else []
-        ),
         (f"{contents.runs:,}", different if contents.workloads != 1 else "runs of one probe or workload"),
         (minute(contents.last), f"newest run (UTC); the first was {minute(contents.first)}"),
     ]

@@ -523,6 +523,7 @@ def test_the_first_page_says_what_to_do_which_gpus_a_batch_has_and_that_the_othe
     assert action(judgement.rows[0]) in text
     assert all(f"gpu?cluster={CLUSTER}&gpu={quote(name, safe='')}" in text for name in judgement.rows[0].gpus)
     assert "No GPU is slow or faulty. All 48 GPUs are fine." in text
+    assert text.count("model of the GPUs") == 1
 
 
 @pytest.mark.long
