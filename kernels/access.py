@@ -14,7 +14,6 @@ from .work import (
     Buffer,
     Expected,
     Facts,
-    Kernel,
     Key,
     Launch,
     Output,
@@ -182,33 +181,3 @@ def _expect_counts(counters: int, rounds: int, seed: int, repetitions: int) -> E
     counts = np.bincount(places, minlength=counters) * (rounds * repetitions) % 2**32
     values = counts.astype(np.float64).reshape(1, -1)
     return Expected(counters, values, np.zeros_like(values))
-
-
-L2_READ = Kernel(
-    name="l2-read",
-    version="1",
-    stresses="L2 cache, reads",
-    says="all multiprocessors read a third of the L2 cache again and again, past their L1 caches",
-    build=build_read,
-)
-CHASE = Kernel(
-    name="chase",
-    version="2",
-    stresses="latency of one load",
-    says="one thread follows a random order of cache lines, past its L1 cache; by default through four times the L2",
-    build=build_chase,
-)
-GATHER = Kernel(
-    name="gather",
-    version="2",
-    stresses="device memory, random sectors",
-    says="single words from random places of a table of 1 GiB or more, four times the L2 cache at least",
-    build=build_gather,
-)
-ATOMICS = Kernel(
-    name="atomics",
-    version="2",
-    stresses="atomic units of the L2 cache",
-    says="atomic additions to 65,536 counters in random order",
-    build=build_atomics,
-)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .inputs import stream_of, words
 from .rounding import DTYPES, encode, fused, nearest
 from .sizing import fitting, flop_per_s, multiple, too_old
-from .work import COUNTERS, Array, Buffer, Facts, Kernel, Launch, Unfit, Work
+from .work import COUNTERS, Array, Buffer, Facts, Launch, Unfit, Work
 
 PERIOD = 256
 """Threads after which the inputs repeat, as in fma.cu."""
@@ -188,18 +188,3 @@ def gone_round(points: NDArray[Any], precision: str, rounds: int) -> NDArray[Any
             x = fused(ahead, y, x, precision)
             y = fused(back, x, y, precision)
     return np.stack([x, y], axis=1).reshape(-1)
-
-
-def _kernel(precision: str, needs: str = "") -> Kernel:
-    return Kernel(
-        name=f"fma-{precision}",
-        version="2",
-        stresses=f"{precision} vector units",
-        says=f"{2 * _pairs(precision)} chains of {precision} multiply-adds in each thread's registers",
-        build=partial(build, precision=precision),
-        needs=needs,
-    )
-
-
-FP64, FP32, INT32 = _kernel("fp64"), _kernel("fp32"), _kernel("int32")
-FP16 = _kernel("fp16", "compute capability 6.0")

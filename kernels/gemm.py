@@ -11,7 +11,7 @@ from .checking import alike
 from .inputs import SWITCHING, lane_values, lanes
 from .rounding import DTYPES, Doubles, unit
 from .sizing import bytes_per_s, fitting, flop_per_s, multiple, room, too_old
-from .work import COUNTERS, Buffer, Expected, Facts, Gemm, Kernel, Output, Unfit, Work, WorkPart, unchanging
+from .work import COUNTERS, Buffer, Expected, Facts, Gemm, Output, Unfit, Work, WorkPart, unchanging
 
 PERIOD = 64
 """Different rows of A, and columns of B, before they are scaled: all of C follows from the products of these."""
@@ -181,22 +181,3 @@ def _lanes_product(precision: str, k: int, distribution: str, seed: int) -> tupl
     if unit(out) > unit("fp32"):
         tolerance += 2 * unit(out) * (np.abs(c) + tolerance)  # to nearest or towards zero
     return c, tolerance
-
-
-def _kernel(precision: str, stresses: str, needs: str = "") -> Kernel:
-    return Kernel(
-        name=f"gemm-{precision}",
-        version="2",
-        stresses=stresses,
-        says=f"a square {precision} matrix product by cuBLAS",
-        build=partial(build, precision=precision),
-        needs=needs,
-    )
-
-
-FP64 = _kernel("fp64", "fp64 units, or fp64 tensor cores")
-FP32 = _kernel("fp32", "fp32 vector units, registers, shared memory")
-TF32 = _kernel("tf32", "tensor cores, tf32", "compute capability 8.0")
-FP16 = _kernel("fp16", "tensor cores, fp16", "compute capability 7.0")
-BF16 = _kernel("bf16", "tensor cores, bf16", "compute capability 8.0")
-FP8 = _kernel("fp8", "tensor cores, fp8", "compute capability 8.9")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .sizing import bytes_per_s, room
-from .work import COUNTERS, Buffer, Facts, Kernel, Launch, Unfit, Work, zeros
+from .work import COUNTERS, Buffer, Facts, Launch, Unfit, Work, zeros
 
 BLOCK = 256
 BLOCKS_PER_SM = 4
@@ -161,12 +161,3 @@ def findings(log: NDArray[np.uint32]) -> MemoryFindings:
         for low, high, expected, actual, pattern, sm, *_ in records
     )
     return MemoryFindings(tuple(sorted(errors, key=lambda error: error.offset)), rose, fell)
-
-
-MEMORY = Kernel(
-    name="memory",
-    version="1",
-    stresses="DRAM, all of it",
-    says="twelve patterns, each written over the memory and then read and compared",
-    build=build,
-)

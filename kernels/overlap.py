@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from .inputs import stream_of
 from .sizing import bytes_per_s, fitting
-from .work import COUNTERS, Array, Buffer, Copy, Facts, Kernel, Key, Launch, Unfit, Words, Work
+from .work import COUNTERS, Array, Buffer, Copy, Facts, Key, Launch, Unfit, Words, Work
 
 Ints = NDArray[np.int64]
 
@@ -411,15 +411,3 @@ def build_activations(
         operations=blocks * BLOCK * TOKENS,
         compared=blocks * BLOCK * (words + TOKENS),
     )
-
-
-_HIDING = "copies beside kernels"
-EMBEDDING = Kernel(
-    "overlap-embedding", "1", _HIDING, says="embedding rows, fetched ten batches ahead (Bagpipe)", build=build_embedding
-)
-PARTITIONS = Kernel(
-    "overlap-partitions", "1", _HIDING, says="graph partitions in BETA order (Marius++)", build=build_partitions
-)
-ACTIVATIONS = Kernel(
-    "overlap-activations", "1", _HIDING, says="activations coded, out and back", build=build_activations
-)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .inputs import stream_of
 from .rounding import fused
 from .sizing import fitting
-from .work import COUNTERS, Argument, Array, Buffer, Facts, Kernel, Launch, Unfit, Work
+from .work import COUNTERS, Argument, Array, Buffer, Facts, Launch, Unfit, Work
 
 DAMPING = 0.85
 BLOCK = 256
@@ -132,12 +132,3 @@ def _ranks(vertices: int, mean_degree: int, iterations: int, seed: int) -> NDArr
             total[: len(edges)] += share[edges]
         rank[longest_first] = fused(damping, total.astype(np.float64), base, "fp32")
     return rank
-
-
-PAGERANK = Kernel(
-    name="pagerank",
-    version="1",
-    stresses="irregular reads, L2 cache",
-    says="PageRank by pulling on a power-law graph of half a million vertices and 4.1 million edges",
-    build=build,
-)

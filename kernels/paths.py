@@ -10,7 +10,7 @@ from functools import partial
 
 from .inputs import key
 from .sizing import bytes_per_s, fitting, room
-from .work import Buffer, Copy, Facts, Kernel, Launch, Output, Unfit, Words, WordsExpected, Work, exactly, zeros
+from .work import Buffer, Copy, Facts, Launch, Output, Unfit, Words, WordsExpected, Work, exactly, zeros
 
 TURN = 1 << 16
 """Bytes by which the data turn."""
@@ -92,20 +92,3 @@ def build_launch(facts: Facts, *, launches: int = LAUNCHES) -> Work | Unfit:
         activity=0.03,
     )
     return fitting(facts, work)
-
-
-def _kernel(direction: str, stresses: str, says: str, needs: str = "") -> Kernel:
-    return Kernel(f"copy-{direction}", "1", stresses, says, partial(build_copy, direction=direction), needs)
-
-
-H2D = _kernel("h2d", "host link, in", "a copy from pinned host memory")
-D2H = _kernel("d2h", "host link, out", "a copy to pinned host memory")
-D2D = _kernel("d2d", "device memory, copy engine", "a copy within the device by the driver")
-P2P = _kernel("p2p", "link between GPUs", "a copy to another GPU of the node", "a peer in the node")
-LAUNCH = Kernel(
-    name="launch",
-    version="2",
-    stresses="launch latency",
-    says="1000 kernels that do almost nothing, one after another; from a graph, not one by one from the program",
-    build=build_launch,
-)

@@ -25,7 +25,7 @@ from .cupy_waiting import Waiting
 from .device import Verdict
 from .inputs import cleared_faults, key, mix
 from .sizing import room
-from .work import Facts, Kernel, Unfit, WordsExpected
+from .work import WordsExpected
 
 LIMIT_S = 60.0
 """What the GPUs exchange at once ends within this time, or they hang."""
@@ -364,13 +364,3 @@ def nccl_of() -> Any | None:
     """CuPy's NCCL; None where it has none."""
     nccl = getattr(find_cupy().cuda, "nccl", None)
     return nccl if getattr(nccl, "available", False) else None
-
-
-def _build(facts: Facts) -> Unfit:  # noqa: ARG001
-    return Unfit("it needs two or more real GPUs in one process")
-
-
-_NEEDS = "a peer"
-PAIRS = Kernel("pairs", "1", "links between GPUs", "copies between each two GPUs, and between all", _build, _NEEDS)
-RING = Kernel("all-reduce", "1", "links between GPUs", "a ring all-reduce over peer memory", _build, _NEEDS)
-NCCL = Kernel("all-reduce-nccl", "1", "links between GPUs", "the all-reduce of NCCL", _build, _NEEDS)

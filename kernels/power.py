@@ -9,7 +9,7 @@ from .gemm import PERIOD, SINCE, product, shape
 from .inputs import SWITCHING
 from .sizing import bytes_per_s, far_beyond_l2, fitting, flop_per_s, room
 from .stream import TILE, moved
-from .work import Facts, Kernel, Unfit, Work
+from .work import Facts, Unfit, Work
 
 BLOCK = 256
 WHOLE_SM = 1024
@@ -101,19 +101,3 @@ def build_share(facts: Facts, *, share: float = 1.0, times: int = 8) -> Work | U
         compared=chain_compared("fp32", threads) * times,
     )
     return fitting(facts, work)
-
-
-MIX = Kernel(
-    name="power-mix",
-    version="2",
-    stresses="power supply and cooling",
-    says="fp32 chains, a tensor-core product and a triad in turn, each about 1 ms",
-    build=build_mix,
-)
-SHARE = Kernel(
-    name="power-share",
-    version="2",
-    stresses="power by load",
-    says="fp32 chains on a stated share of the multiprocessors",
-    build=build_share,
-)

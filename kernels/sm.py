@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .inputs import stream_of
 from .rounding import fused
 from .sizing import fitting
-from .work import COUNTERS, FAULTS, Array, Buffer, Facts, Kernel, Launch, Scalar, Unfit, Work, zeros
+from .work import COUNTERS, FAULTS, Array, Buffer, Facts, Launch, Scalar, Unfit, Work, zeros
 
 THREADS = 1024
 VALUES = 32
@@ -152,12 +152,3 @@ def written(rows: Sequence[Multiprocessor]) -> NDArray[np.uint64]:
         parts = sum(1 << PARTS.index(part) for part in row.parts)
         table[row.number, :6] = row.blocks, row.wrong, lanes, parts, round(ns * (row.clock_mhz or 0.0) / 1000), ns
     return table.reshape(-1)
-
-
-SM = Kernel(
-    name="sm",
-    version="1",
-    stresses="each multiprocessor",
-    says="patterns in registers, shared memory and caches, and sums of each lane, by multiprocessor",
-    build=build,
-)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .inputs import stream_of
 from .sizing import bytes_per_s, fitting, room
-from .work import COUNTERS, Array, Buffer, Expected, Facts, Kernel, Launch, Output, Unfit, Work
+from .work import COUNTERS, Array, Buffer, Expected, Facts, Launch, Output, Unfit, Work
 
 BLOCK = (64, 4, 1)
 DEPTH = 32
@@ -126,12 +126,3 @@ def _expect_grown(side: int, seed: int, growth: int) -> Expected:
 
 def _expect(side: int, sweeps: int, seed: int, repetitions: int) -> Expected:
     return _expect_grown(side, seed, _grown(repetitions * sweeps))
-
-
-STENCIL27 = Kernel(
-    name="stencil27",
-    version="2",
-    stresses="device memory and L1 caches",
-    says="sweeps of a 27-point stencil in fp32 over a box of 512³ points, to and fro",
-    build=build,
-)

@@ -13,7 +13,7 @@ import numpy as np
 
 from .inputs import key
 from .sizing import bytes_per_s, far_beyond_l2, fitting, room
-from .work import Buffer, Facts, Kernel, Launch, Output, Unfit, Words, WordsExpected, Work, WorkPart
+from .work import Buffer, Facts, Launch, Output, Unfit, Words, WordsExpected, Work, WorkPart
 
 FACTOR = 3
 """Odd, so that two words that differ still differ when they are multiplied by it."""
@@ -78,17 +78,3 @@ def _expect(operation: str, first: str, second: str, seed: int, repetitions: int
     if operation == "copy":
         return WordsExpected(stream, first=repetitions * TILE)
     return WordsExpected(stream, plus=key(seed, second), plus_factor=repetitions * FACTOR)
-
-
-def _kernel(operation: str, formula: str) -> Kernel:
-    return Kernel(
-        name=f"stream-{operation}",
-        version="2",
-        stresses="device memory",
-        says=f"{formula} on 32-bit words, to and fro between arrays far larger than the caches",
-        build=partial(build, operation=operation),
-    )
-
-
-COPY = _kernel("copy", "c = a")
-TRIAD = _kernel("triad", "c = a + 3 b")

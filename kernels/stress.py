@@ -28,7 +28,6 @@ from .work import (
     Array,
     Buffer,
     Facts,
-    Kernel,
     Key,
     Launch,
     Output,
@@ -370,12 +369,3 @@ def _chains(pairs: tuple[tuple[str, int], ...], entropy: int, rounds: int, seed:
 
 def _expect_kept(factor: int, seed: int, repetitions: int) -> WordsExpected:
     return WordsExpected(key(seed, "kept"), plus=key(seed, "plus"), plus_factor=factor * repetitions)
-
-
-STRESS = Kernel(
-    name="stress",
-    version="1",
-    stresses="what its knobs say",
-    says="chains in five precisions, loads from memory, the L2 cache and shared memory, in a proportion that is chosen",
-    build=build,
-)

@@ -31,7 +31,6 @@ from .work import (
     Expected,
     Facts,
     Gemm,
-    Kernel,
     Launch,
     Output,
     Step,
@@ -483,19 +482,3 @@ def _expect(shape: Shape, ring: str, first: int, seed: int) -> Expected:
         cut = DEVIATIONS * rounding(shape.precision, shape.rows)
         tolerance += cut * (np.abs(values) + abs(factor) * WALK * result.root)
     return Expected(values.shape[1], values, tolerance + 2 * unit(shape.precision) * np.abs(values))
-
-
-TRANSFORMER = Kernel(
-    name="transformer",
-    version="2",
-    stresses="tensor cores with memory between",
-    says="one forward step of a transformer block: attention and multilayer perceptron of width 1024",
-    build=build,
-)
-BACK = Kernel(
-    name="transformer-back",
-    version="1",
-    stresses="tensor cores with memory between",
-    says="a step of a transformer block of width 512 forward, and the gradients of its last layers",
-    build=partial(build, width=512, depth=len(LAYERS)),
-)

@@ -375,8 +375,6 @@ class Kernel:
     """As 'gemm-fp32'; what a probe of it is called, and `workload` in the tables."""
     version: str
     """Grows when the figures of two versions cannot be compared."""
-    stresses: str
-    """In a few words: 'tensor cores, bf16'."""
     says: str
     """What it does, in a sentence."""
     build: Callable[..., Work | Unfit]

@@ -236,12 +236,10 @@ def _plan(names: Sequence[str], options: MeasureOptions) -> Plan:
 
 def _with_stress(probes: Sequence[Probe], stress: Callable[[], Probe]) -> tuple[Probe, ...]:
     """The probes with another one in place of `stress`. Raises InputError if that is not among them."""
-    from ..kernels.stress import STRESS
-
-    if not any(probe.name == STRESS.name for probe in probes):
+    if not any(probe.name == "stress" for probe in probes):
         raise InputError("knobs works only with stress, which is not among the chosen probes")
     hardest = stress()
-    return tuple(hardest if probe.name == STRESS.name else probe for probe in probes)
+    return tuple(hardest if probe.name == "stress" else probe for probe in probes)
 
 
 def _refuse_no_numbers(**options: float | None) -> None:

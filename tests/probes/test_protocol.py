@@ -224,7 +224,7 @@ def test_a_work_that_does_not_fit_is_refused_before_it_is_loaded() -> None:
                 device,
                 device,
                 Task(a_probe(), Asked(QUICK), first=False),
-                lambda name: Kernel("big", "1", "", "", lambda facts: big),
+                lambda name: Kernel("big", "1", "", lambda facts: big),
             )
         )
 
