@@ -84,6 +84,25 @@ class _BoundCall:
     numbers: list[_Number] = field(default_factory=list)
 
 
+class _Asked(NamedTuple):
+    """What a device is asked at a tick of some sort; devices that are alike are asked the same."""
+
+    rows: tuple[int, ...]
+    """The metrics of a reading."""
+    fields: tuple[_FieldEntry, ...]
+    calls: tuple[tuple[_Number, ...], ...]
+    """The numbers of each call."""
+    profiled: bool
+    window_ms: int
+    fixed: bytes
+    """The statuses of metrics that come of nothing that is asked."""
+
+
+Answers = tuple[list[int], tuple[int, ...], tuple[int, ...]]
+"""Return codes of the calls, of which the first is for all fields if there are any; type and return code of each field;
+return codes of profiling."""
+
+
 class Reader:
     """Reads one device by its handle; of a MIG instance (`instance`) what instances have.
 
@@ -108,44 +127,53 @@ class Reader:
             if isinstance(metric.nvml, Gpm) and profiling is not None and profiling.refused:
                 fixed[row] = meaning(profiling.refused)
         self._profiling = profiling if profiling is not None and not profiling.refused else None
-        shape = tuple((call.tick, tuple(sorted(call.numbers, key=lambda number: number.offset))) for call in calls)
-        plans = (
-            _plan(tick, tuple(fields), shape, self._profiling is not None, window_ms or 0, bytes(fixed))
-            for tick in (_FAST_TICK, _SLOW_TICK, _RARE_TICK)
-        )
-        self._ticks = [_Tick(plan, self._calls_of(plan, calls)) for plan in plans]
+        self._ticks: list[tuple[_Asked, list[tuple[Callable[..., int], tuple[Any, ...]]]]] = []
+        self._layouts: list[_Layout] = []
+        for tick in (_FAST_TICK, _SLOW_TICK, _RARE_TICK):
+            self._plan(tick, fields, calls, window_ms or 0, fixed)
         self._rare_due_ns = 0
 
-    def _calls_of(self, plan: _Plan, calls: Sequence[_BoundCall]) -> list[tuple[Callable[..., int], tuple[Any, ...]]]:
-        """The calls of a tick with their arguments: that for all fields, then the others."""
-        all_fields = [(self._get_fields, (self._handle, plan.n_fields, self._buffer))] * (plan.n_fields > 0)
-        return all_fields + [(call.function, call.arguments) for call in calls if call.tick <= plan.tick]
+    def _plan(
+        self, tick: int, fields: Sequence[_FieldEntry], calls: Sequence[_BoundCall], window_ms: int, fixed: list[Status]
+    ) -> None:
+        """What is asked at ticks of some sort, and which calls that takes: that for all fields first."""
+        rows = FAST if tick == _FAST_TICK else tuple(range(len(METRICS)))
+        read = tuple(entry for entry in fields if entry.row in rows)
+        made = [call for call in calls if call.tick <= tick]
+        later = {number.row for call in calls for number in call.numbers} | set(range(len(METRICS))).difference(rows)
+        statuses = bytes(Status.UNREAD if row in later else status for row, status in enumerate(fixed))
+        numbers = tuple(tuple(sorted(call.numbers, key=lambda number: number.offset)) for call in made)
+        asked = _Asked(rows, read, numbers, self._profiling is not None and tick != _FAST_TICK, window_ms, statuses)
+        all_fields = [(self._get_fields, (self._handle, len(read), self._buffer))] * bool(read)
+        self._ticks.append((asked, [*all_fields, *((call.function, call.arguments) for call in made)]))
+        usual = (_UNSIGNED_INT,) * len(read), (SUCCESS,) * (len(PROFILED) if asked.profiled else 0)
+        self._layouts.append(_layout(asked, (SUCCESS,) * len(self._ticks[-1][1]), *usual))
 
     def read(self, *, slow: bool) -> tuple[list[int], bytes]:
         """Read the fast metrics, and if `slow` the slow ones too.
 
         The values are in the order of FAST, or of METRICS if `slow`; the statuses are those of METRICS.
         """
-        number = _FAST_TICK
+        tick = _FAST_TICK
         profiled: tuple[int, ...] = ()
         profiling_codes: tuple[int, ...] = ()
         now_ns = time.time_ns()
         if slow:
             steady_ns = time.monotonic_ns()
-            number = _RARE_TICK if steady_ns >= self._rare_due_ns else _SLOW_TICK
-            if number == _RARE_TICK:
+            tick = _RARE_TICK if steady_ns >= self._rare_due_ns else _SLOW_TICK
+            if tick == _RARE_TICK:
                 self._rare_due_ns = steady_ns + _RARE_NS
-        tick = self._ticks[number]
-        codes = [function(*arguments) for function, arguments in tick.calls]
+        asked, calls = self._ticks[tick]
+        codes = [function(*arguments) for function, arguments in calls]
         if slow and self._profiling is not None:
             profiled, profiling_codes = self._profiling.look()
-        learned = tick.learned
-        numbers = learned.unpack(self._buffer)
-        answers = (codes, numbers[tick.plan.field_answers], profiling_codes)
-        if answers != learned.answers:
-            learned = tick.learned = tick.plan.learn(*answers)
-            numbers = learned.unpack(self._buffer)
-        return tick.plan.values(learned, numbers + profiled, now_ns // 1000)
+        layout = self._layouts[tick]
+        numbers = layout.unpack(self._buffer)
+        field_answers = numbers[layout.field_answers]
+        if (codes, field_answers, profiling_codes) != layout.answers:
+            layout = self._layouts[tick] = _layout(asked, tuple(codes), field_answers, profiling_codes)
+            numbers = layout.unpack(self._buffer)
+        return layout.values(numbers + profiled, now_ns // 1000)
 
     # -- what the device supports -----------------------------------------------------------------------------
 
@@ -225,111 +253,74 @@ class Reader:
         return _BoundCall(function, arguments, kind, offset)
 
 
-@dataclass
-class _Learned:
-    """What follows from the types and return codes of an answer, as long as the driver answers in the same way."""
-
-    unpack: Callable[[Any], tuple[Any, ...]]
-    answers: object = None
-    statuses: bytes = b""
-    doubles: list[int] = field(default_factory=list)
-    """The words that are no whole numbers."""
-    narrow: list[int] = field(default_factory=list)
-    """The words of 32 bits of metrics that have 64: all bits set mean no value there too."""
-
-
-class _Plan:
-    """What a tick of some sort reads of a device, and how that becomes values.
+class _Layout:
+    """Where the answers to what was asked stand in a buffer, and how they become values, for answers that have these
+    types and return codes: it holds as long as the driver answers in the same way.
 
     A reading gives words: of each field its stamp, its answer (type and return code) and its number, then the numbers
     of the calls and of profiling, the power window and 0.
     """
 
     def __init__(
-        self,
-        tick: int,
-        fields: Sequence[_FieldEntry],
-        calls: Sequence[tuple[int, Sequence[_Number]]],
-        profiled: bool,
-        window_ms: int,
-        fixed: bytes,
+        self, asked: _Asked, codes: tuple[int, ...], fields: tuple[int, ...], profiling_codes: tuple[int, ...]
     ) -> None:
-        self.tick = tick
-        self._rows = FAST if tick == _FAST_TICK else tuple(range(len(METRICS)))
-        fields = [entry for entry in fields if entry.row in self._rows]
-        calls_numbers = [numbers for call_tick, numbers in calls if call_tick <= tick]
-        self._numbers = [number for numbers in calls_numbers for number in numbers]
-        self._call_of = [at for at, numbers in enumerate(calls_numbers, bool(fields)) for _ in numbers]
-        self.n_fields = len(fields)
+        self.answers: Answers = (list(codes), fields, profiling_codes)
         self.field_answers = slice(1, _FIELD_WORDS * len(fields), _FIELD_WORDS)
-        sources = [entry.row for entry in fields] + [number.row for number in self._numbers]
-        sources += PROFILED if profiled and tick != _FAST_TICK else ()
-        apart = (_FIELD_WORDS - 1) * len(fields)  # between the place of a call's number among all numbers and its word
-        self._words = [_FIELD_WORDS * at + 2 if at < len(fields) else at + apart for at in range(len(sources))]
+        self._rows = asked.rows
+        self._doubles: list[int] = []  # the words that are no whole numbers
+        self._narrow: list[int] = []  # those of 32 bits of metrics that have 64: all bits set mean no value there too
         words: dict[int, list[int]] = {}  # by metric
-        for word, row in zip(self._words, sources, strict=True):
+        statuses = list(asked.fixed)
+        layout, word = "<", 0
+
+        def add(row: int, word: int, code: int, *, narrow: bool) -> None:
+            worst = statuses[row] if row in words else Status.OK  # a sum is as good as its worst part
+            statuses[row] = max(worst, meaning(code))
             words.setdefault(row, []).append(word)
-        later = {number.row for _, numbers in calls for number in numbers}
-        later |= set(range(len(METRICS))) - set(self._rows)
-        self._fixed = [Status.UNREAD if row in later else status for row, status in enumerate(fixed)]
-        stamped = {entry.field: _FIELD_WORDS * at for at, entry in enumerate(fields)}
+            if narrow and METRICS[row].bits == 64:
+                self._narrow.append(word)
+
+        for entry, answer in zip(asked.fields, fields, strict=True):
+            kind = answer & _TYPE_BITS
+            layout += _HEAD_READ + _VALUES_READ.get(kind, "Q")
+            add(entry.row, word + 2, codes[0] or answer >> _CODE_SHIFT, narrow=kind == _UNSIGNED_INT)
+            self._doubles += [word + 2] * (kind == _DOUBLE)
+            word += _FIELD_WORDS
+        for numbers, code in zip(asked.calls, codes[bool(fields) :], strict=True):
+            for number in numbers:
+                layout += f"{number.offset - struct.calcsize(layout)}x{number.format}"
+                add(number.row, word, code, narrow=number.format == "I")
+                word += 1
+        for row, code in zip(PROFILED, profiling_codes, strict=False):
+            add(row, word, code, narrow=False)
+            word += 1
+        self.unpack = struct.Struct(layout).unpack_from
+        """Takes the words but for those of profiling out of a buffer."""
+        stamped = {entry.field: (_FIELD_WORDS * at, entry.row) for at, entry in enumerate(asked.fields)}
         self._ages = []  # position of a value, and the word of the stamp that it is the age of
-        for position, row in enumerate(self._rows):
+        for position, row in enumerate(asked.rows):
             spec = METRICS[row].nvml
             if isinstance(spec, Stamp) and spec.id in stamped:
-                self._ages.append((position, stamped[spec.id]))
-                words[row] = [stamped[spec.id] + 2]
-        self._by_metric = words
-        self._constants = (window_ms, 0)
-        window = len(sources) + apart
-        parts = [words.get(row, [window if isinstance(METRICS[row].nvml, Part) else window + 1]) for row in self._rows]
+                stamp, stamped_row = stamped[spec.id]
+                self._ages.append((position, stamp))
+                statuses[row] = statuses[stamped_row]
+        self._statuses = bytes(statuses)
+        self._constants = (asked.window_ms, 0)
+        parts = [words.get(row, [word + (not isinstance(METRICS[row].nvml, Part))]) for row in asked.rows]
         self._pick = itemgetter(*(first for first, *_ in parts))
         self._sums = [(position, several) for position, several in enumerate(parts) if len(several) > 1]
-        scales = [1 if isinstance(METRICS[row].nvml, Gpm) else METRICS[row].scale for row in self._rows]
+        scales = [1 if isinstance(METRICS[row].nvml, Gpm) else METRICS[row].scale for row in asked.rows]
         self._scales = [(position, scale) for position, scale in enumerate(scales) if scale != 1]
-        self._wide = {word for word, row in zip(self._words, sources, strict=True) if METRICS[row].bits == 64}
-        self.learned = _Learned(self._unpacker([_UNSIGNED_INT] * len(fields)))
-        """Of the last answers of some device; devices that are alike share it."""
 
-    def _unpacker(self, types: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
-        """What takes the words out of a buffer whose field values have these types of NVML."""
-        layout = "<" + "".join(_HEAD_READ + _VALUES_READ.get(kind, "Q") for kind in types)
-        for number in self._numbers:
-            layout += f"{number.offset - struct.calcsize(layout)}x{number.format}"
-        return struct.Struct(layout).unpack_from
-
-    def learn(self, codes: Sequence[int], fields: Sequence[int], profiling_codes: Sequence[int]) -> _Learned:
-        """Take in answers: the return codes of the calls, of which the first is for all fields if there are any, type
-        and return code of each field, and the return codes of profiling."""
-        answers = (codes, fields, profiling_codes)
-        if answers != self.learned.answers:
-            in_order = [codes[0] or answer >> _CODE_SHIFT for answer in fields]
-            in_order += [*(codes[call] for call in self._call_of), *profiling_codes]
-            by_word = dict(zip(self._words, in_order, strict=True))
-            statuses = list(self._fixed)
-            for row, words in self._by_metric.items():  # that of a sum is the worst of its parts
-                statuses[row] = max(meaning(by_word[word]) for word in words)
-            types = [answer & _TYPE_BITS for answer in fields]
-            short = [kind == _UNSIGNED_INT for kind in types] + [number.format == "I" for number in self._numbers]
-            of_words = zip(self._words, short, strict=False)
-            self.learned = _Learned(
-                self._unpacker(types),
-                answers,
-                bytes(statuses),
-                doubles=[word for word, kind in zip(self._words, types, strict=False) if kind == _DOUBLE],
-                narrow=[word for word, narrow in of_words if narrow and word in self._wide],
-            )
-        return self.learned
-
-    def values(self, learned: _Learned, numbers: tuple[Any, ...], now_us: int) -> tuple[list[int], bytes]:
-        """The values, in the order of this plan's metrics, and the statuses of all metrics.
+    def values(self, numbers: tuple[Any, ...], now_us: int) -> tuple[list[int], bytes]:
+        """The values, in the order of the metrics that were asked for, and the statuses of all metrics.
 
         `numbers` are the words of the buffer and of profiling, read at `now_us` (UTC).
         """
         words = [*numbers, *self._constants]
-        for word in learned.doubles:
+        for word in self._doubles:
             words[word] = round(words[word]) if abs(words[word]) < _NO_VALUE else _NO_VALUE
-        for word in learned.narrow:
+        for word in self._narrow:
             if words[word] == _ALL_BITS:
                 words[word] = _NO_VALUE
         values = list(self._pick(words))
@@ -337,7 +328,7 @@ class _Plan:
             values[position] = sum([words[word] for word in several])
         for position, scale in self._scales:
             values[position] *= scale
-        statuses = learned.statuses
+        statuses = self._statuses
         for position, stamp in self._ages:
             age_us = now_us - words[stamp]
             values[position] = max(age_us, 0)
@@ -356,17 +347,8 @@ class _Plan:
         return statuses if statuses[row] else statuses[:row] + bytes([status]) + statuses[row + 1 :]
 
 
-class _Tick:
-    """What a tick of some sort does with one device: its plan, its calls, and what was learned of its answers."""
-
-    __slots__ = ("calls", "learned", "plan")
-
-    def __init__(self, plan: _Plan, calls: list[tuple[Callable[..., int], tuple[Any, ...]]]) -> None:
-        self.plan, self.calls, self.learned = plan, calls, plan.learned
-
-
 # Devices that are alike share theirs: what a sweep touches, the processor fetches anew at every tick.
-_plan = functools.cache(_Plan)
+_layout = functools.lru_cache(maxsize=256)(_Layout)
 
 
 def _buffer_for(fields: Sequence[_FieldEntry], *, room: int = 0) -> Any:
