@@ -208,10 +208,10 @@ def _say_job(ended: Collected) -> None:
     job = ended.job
     if job is None:
         return
-    requeued = f", requeued {many(job.batch_job.restarts, 'time')}" if job.batch_job.restarts else ""
-    title = f"job {job.batch_job.job_id}{requeued}" if job.batch_job.job_id else "this job"
-    lines = [f"whorl: {title}, on {job.node}:"]
-    lines += terminal.lines([*job_document(job.gpus).parts, "All nodes, beside a fleet:", fleet_command(ended.store)])
+    requeued = f", requeued {many(job.restarts, 'time')}" if job.restarts else ""
+    title = f"job {job.job_id}{requeued}" if job.job_id else "this job"
+    lines = [f"whorl: {title}, on {ended.node}:"]
+    lines += terminal.lines([*job_document(ended.gpus).parts, "All nodes, beside a fleet:", fleet_command(ended.store)])
     click.echo("\n".join(map(printable, lines)), err=True)
 
 

@@ -30,8 +30,8 @@ from ..store.system.signals import ENDING, Noted
 from ..store.vocabulary import EventKind
 from .allocation import current_job
 from .backend import BACKENDS, Backend, Device, find_backend, find_source
-from .job_readings import GpusTakenError, JobPart, document
-from .sampler import Aside, Counts, Recorder, Sampler, Sampling
+from .job_readings import GpusTakenError, JobPart, JobRecorder, document
+from .sampler import Aside, Counts, Sampler, Sampling
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -122,15 +122,6 @@ class CollectHooks:
 
 
 @dataclass(frozen=True)
-class CollectedJob:
-    """What was read of this job's GPUs on this node."""
-
-    batch_job: CurrentJob
-    node: str
-    gpus: Sequence[GpuSummary]
-
-
-@dataclass(frozen=True)
 class Collected:
     """A collector that has ended."""
 
@@ -141,8 +132,11 @@ class Collected:
     store: str
     collecting: Collecting | None = field(default=None, repr=False)
     """None if it was stopped before anything was read."""
-    job: CollectedJob | None = None
+    job: CurrentJob | None = None
     """The job whose GPUs were read; None where all of the node were."""
+    node: str | None = None
+    gpus: Sequence[GpuSummary] = ()
+    """What was read of this job's GPUs on this node."""
 
     def document(self) -> dict[str, Any]:
         """What `whorl collect --json` prints."""
@@ -150,9 +144,8 @@ class Collected:
         about = {"store": self.store, **asdict(self.counts), "signal": stopped_by}
         if self.job is None:
             return {"schema": "whorl.collect/1", **about}
-        job = self.job.batch_job
-        allocation = {"scheduler": job.scheduler, "job_id": job.job_id, "restarts": job.restarts}
-        return document(self.job.gpus, **allocation, node=self.job.node, **about)
+        allocation = {"scheduler": self.job.scheduler, "job_id": self.job.job_id, "restarts": self.job.restarts}
+        return document(self.gpus, **allocation, node=self.node, **about)
 
 
 def collect(
@@ -189,10 +182,8 @@ def collect(
 
         def collected(counts: Counts) -> Collected:
             stopped_by = next((number for number in came if number in ENDING), None)
-            job = None
-            if part is not None and batch_job is not None:
-                job = CollectedJob(batch_job, node, part.summaries())
-            return Collected(counts, stopped_by, path, collecting, job)
+            gpus = () if part is None else part.summaries()
+            return Collected(counts, stopped_by, path, collecting, job=batch_job, node=node, gpus=gpus)
 
         try:
             collecting = Collecting.begin(path, options, ended=is_over, part=part)
@@ -252,24 +243,18 @@ def settle() -> None:
             os.setpriority(os.PRIO_PROCESS, 0, _NICE)
 
 
-def _make(name: str, options: dict[str, Any], part: JobPart | None) -> Backend:
-    backend = find_backend(name)(**options)
-    return backend if part is None else part.choose(backend)
-
-
 def open_backend(
     name: str,
     options: dict[str, Any],
     ended: Callable[[], bool] = lambda: False,
     *,
     patience_s: float = _OPENING_S,
-    part: JobPart | None = None,
 ) -> tuple[Backend, list[Device]] | None:
-    """A backend and its devices, or a part of them; None where `ended` came first.
+    """A backend and its devices; None where `ended` came first.
 
     Raises InputError where it cannot be used, shows no GPU, or has not answered after `patience_s`.
     """
-    backend = _make(name, options, part)
+    backend = find_backend(name)(**options)
     devices: list[Device] = []
     failure: list[BaseException] = []
 
@@ -374,7 +359,7 @@ class Collecting:
         sampling = options.sampling()
         planned = {"node": sampling.node, "interval_s": sampling.interval_s, "slow_s": sampling.slow_s}
         backend_options = {name: planned[name] for name in find_source(options.backend).plan} | options.of_backend()
-        opened = open_backend(options.backend, backend_options, ended, part=part)
+        opened = open_backend(options.backend, backend_options, ended)
         if opened is None:
             return None
         backend, devices = opened
@@ -382,15 +367,18 @@ class Collecting:
             opening.callback(backend.close)
             root = open_store(store)
             if part is not None:
-                devices = part.claim(root, devices)
+                devices = part.claim(root, part.among(devices))
             journal_name = sampling.node if part is None else part.journal
             journal = Journal(root, journal_name, durable_s=seconds_of(options.durable))
             opening.callback(journal.close)
-            stored = StoreRecorder(root, journal, cluster=sampling.cluster, node=sampling.node)
-            recorder: Recorder = stored if part is None else part.recorder(stored)
-            asides = [] if part is not None else _asides(options, store, stored, backend)
-            fresh = partial(_make, options.backend, backend_options, part)
-            sampler = Sampler(backend, recorder, sampling, devices=devices, fresh=fresh, asides=asides)
+            place = {"cluster": sampling.cluster, "node": sampling.node}
+            if part is None:
+                recorder = StoreRecorder(root, journal, **place)
+                asides, among = _asides(options, store, recorder, backend), None
+            else:
+                recorder, asides, among = JobRecorder(part.sums, root, journal, **place), [], part.among
+            fresh = partial(find_backend(options.backend), **backend_options)
+            sampler = Sampler(backend, recorder, sampling, devices=devices, fresh=fresh, asides=asides, among=among)
             opening.pop_all()
         return cls(store, sampling, seconds_of(options.duration), backend, devices, journal, sampler, asides)
 

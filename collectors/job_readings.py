@@ -11,26 +11,25 @@ GPU is read by one of them: the one that holds the lock of the GPU in the job's 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import StoreError
-from ..store.events import Event
 from ..store.metrics import UNTRUSTED_POWER, power_is_trusted
 from ..store.names import gpu_name
 from ..store.system import files
 from ..store.system.locks import JOURNALS, Lock, locked
 from ..store.vocabulary import CLOCK_EVENTS, EventKind
 from .allocation import job_gpus
-from .backend import Backend, Device
+from .recording import StoreRecorder
 
 if TYPE_CHECKING:
     from ..store import Store
+    from ..store.journal import Journal
     from ..store.journal_file import Ticks
-    from .backend import Reading
-    from .sampler import Recorder
+    from .backend import Device
 
 METRICS = (
     "power_instant_mw",
@@ -277,10 +276,6 @@ class JobPart:
         self._node = node
         self._locks: list[Lock] = []
 
-    def choose(self, backend: Backend) -> Backend:
-        """What a backend shows of these GPUs."""
-        return JobBackend(backend, self)
-
     def among(self, devices: Sequence[Device]) -> list[Device]:
         """Those of a node's devices that are of the part; the first call chooses them. Raises InputError as
         `job_gpus`."""
@@ -319,10 +314,6 @@ class JobPart:
         GPUs, each task may count its own from 0."""
         return f"{self._node}.{self.devices[0].gpu}"
 
-    def recorder(self, recorder: Recorder) -> Recorder:
-        """A recorder that also adds up."""
-        return JobRecorder(recorder, self.sums)
-
     def summaries(self) -> list[GpuSummary]:
         """The summary of each GPU so far, in the driver's order."""
         parents = {device.parent for device in self.devices}
@@ -342,40 +333,15 @@ class JobPart:
             lock.release()
 
 
-class JobBackend(Backend):
-    """What another backend shows of a job's GPUs."""
+class JobRecorder(StoreRecorder):
+    """What it records is also added to the sums of each GPU."""
 
-    def __init__(self, backend: Backend, part: JobPart) -> None:
-        self.name, self.one_by_one = backend.name, backend.one_by_one  # type: ignore[misc]
-        self._backend, self._part = backend, part
-
-    def devices(self) -> list[Device]:
-        """As `Backend.devices`; raises as `JobPart.among` too."""
-        devices = self._backend.devices()
-        self.period_ms = self._backend.period_ms
-        return self._part.among(devices)
-
-    def read(self, gpus: Sequence[str], *, slow: bool) -> Iterator[Reading | Event]:
-        """As `Backend.read`; events of other GPUs are left out."""
-        chosen = {None, *gpus, *(device.gpu for device in self._part.devices)}
-        for entry in self._backend.read(gpus, slow=slow):
-            if not isinstance(entry, Event) or entry.gpu in chosen:
-                yield entry
-
-    def close(self) -> list[Event]:
-        """As `Backend.close`."""
-        return self._backend.close()
-
-
-class JobRecorder:
-    """Another recorder; what it records is added to the sums of each GPU."""
-
-    def __init__(self, recorder: Recorder, sums: Mapping[str, GpuSums]) -> None:
-        self._recorder, self._sums = recorder, sums
+    def __init__(self, sums: Mapping[str, GpuSums], root: Path, journal: Journal, **place: str) -> None:
+        super().__init__(root, journal, **place)
+        self._sums = sums
 
     def append(self, ticks: Ticks) -> None:
-        """Readings."""
-        self._recorder.append(ticks)
+        super().append(ticks)
         places = [ticks.names.index(metric) if metric in ticks.names else None for metric in METRICS]
         marks = ticks.texts.get("quality")
         for row, (_, gpu) in enumerate(ticks.gpus):
@@ -386,12 +352,7 @@ class JobRecorder:
             self._sums[str(gpu)].add(ticks.ts[row] / 1e6, reading)
 
     def append_rows(self, columns: Mapping[str, Sequence[Any]], table: str) -> None:
-        """Rows of another table."""
-        self._recorder.append_rows(columns, table)
+        super().append_rows(columns, table)
         for kind, gpu in zip(columns["kind"], columns["gpu"], strict=True) if table == "events" else ():
             if gpu is not None and kind in TOLD:
                 self._sums[gpu].events[kind] += 1
-
-    def identify(self, devices: Sequence[Device], seen_ns: int) -> None:
-        """Who the devices are."""
-        self._recorder.identify(devices, seen_ns)

@@ -136,6 +136,7 @@ class Sampler:
     """Reads a backend and records what it gives. `devices` are those that it showed when it was opened.
 
     `fresh` makes another backend like it, for one whose calls are not one by one. `asides` are looked at meanwhile.
+    `among` gives those of the devices that are read; of the others no event is told.
     """
 
     def __init__(
@@ -147,11 +148,13 @@ class Sampler:
         devices: Sequence[Device] | None = None,
         fresh: Callable[[], Backend] | None = None,
         asides: Sequence[Aside] = (),
+        among: Callable[[Sequence[Device]], Sequence[Device]] | None = None,
     ) -> None:
         self.source = backend
         self.stuck_in: dict[str, int] = {}
         """What hangs, and since when (steady ns)."""
         self._recorder, self._sampling, self._fresh, self._asides = recorder, sampling, fresh, asides
+        self._among = among
         self._clock = sampling.clock
         self._interval = self._paced = round(sampling.interval_s * 1e9)
         self._hung = sampling.hung_ns
@@ -524,6 +527,8 @@ class Sampler:
 
     def _announced(self, event: Event) -> None:
         """Record what a source says of itself; what costs a metric or a page, who watches the collector hears too."""
+        if self._among is not None and event.gpu is not None and event.gpu not in self._known:
+            return
         self._events.tell(event)
         if self.source.one_by_one:
             return
@@ -581,6 +586,7 @@ class Sampler:
         Returns the GPUs that were lost, of a source with a clock of its own.
         """
         first, changed = not self._known, False
+        devices = devices if self._among is None else self._among(devices)
         listed = {device.gpu: device for device in devices}
         gone = []
         for key, gpu in self._known.items():
