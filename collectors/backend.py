@@ -102,6 +102,22 @@ class Backend:
         return []
 
 
+class Aside:
+    """What is looked at besides the GPUs: at the start, every `interval_s` seconds, and at the end.
+
+    Each has a thread of its own, so `look` may take long, or hang.
+    """
+
+    interval_s: float
+
+    def look(self, devices: Sequence[Device]) -> list[Event]:
+        """Look; `devices` are all that the driver ever showed in this run."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close what is open."""
+
+
 @dataclass(frozen=True)
 class Source:
     """Where the class of a backend stands, and what it is made with."""

@@ -29,9 +29,9 @@ from ..store.system import children
 from ..store.system.signals import ENDING, Noted
 from ..store.vocabulary import EventKind
 from .allocation import current_job
-from .backend import BACKENDS, Backend, Device, find_backend, find_source
+from .backend import BACKENDS, Aside, Backend, Device, find_backend, find_source
 from .job_readings import GpusTakenError, JobPart, JobRecorder, document
-from .sampler import Aside, Counts, Sampler, Sampling
+from .sampler import Counts, Sampler, Sampling
 
 if TYPE_CHECKING:
     from ..store import Store

@@ -14,6 +14,7 @@ import pynvml as nv
 
 from ..store.events import Event
 from ..store.vocabulary import GpuFrom, JobSource, TagState
+from .backend import Aside
 from .clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -76,13 +77,13 @@ class _Sighting:
     alive: set[str] = field(default_factory=set)  # jobs that have a cgroup
 
 
-class JobLabels:
+class JobLabels(Aside):
     """Looks every `interval_s` seconds which Slurm jobs have processes on the GPUs.
 
-    An allocation is a job on this node, from the start of its
-    first process on a GPU to the last look at which it had a process there or a cgroup. It is recorded when it is first
-    seen, when it has one GPU more, when another job comes to its GPU, and when it is over. `proc` and `cgroups` are
-    where these file systems are.
+    An allocation is a job on this node, from the start of its first process on a GPU to the last look at which it had a
+    process there or a cgroup. It is recorded when it is first seen, when it has one GPU more, when another job comes to
+    its GPU, and when it is over; at the end those that run are left running: the next collector of this node goes on.
+    `proc` and `cgroups` are where these file systems are.
     """
 
     def __init__(
@@ -113,9 +114,6 @@ class JobLabels:
         parents = {device.parent for device in devices}
         self._take_in(self._see(device.gpu for device in devices if device.gpu not in parents), self._jobs)
         return []
-
-    def close(self) -> None:
-        """Leave the jobs running in the store: the next collector of this node goes on, or says when they ended."""
 
     # -- what is there ------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..store.events import Event
 from ..store.vocabulary import EventKind
+from .backend import Aside
 from .clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def _open(path: str | None) -> int:
     return os.open(path or KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-class KernelLog:
+class KernelLog(Aside):
     """The kernel's log from now on. Where this user may not read /dev/kmsg, journald's copy of it is read.
 
     Nothing waits: `look` reads what is there. `readable` says whether there is anything to read.

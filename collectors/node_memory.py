@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import StoreError
 from ..store.events import Event
 from ..store.vocabulary import EventKind
+from .backend import Aside
 from .kernel_log import bus_address
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class NodeHistory:
             return self._content
 
 
-class ExpectedGpus:
+class ExpectedGpus(Aside):
     """Compares the GPUs that the driver shows with those on the PCI bus and those that the store expects here.
 
     At the start and once an hour, each that is missing is an event `absent`, once in a run. `root` is where /sys, /proc
@@ -114,9 +115,6 @@ class ExpectedGpus:
         ]
         self._missed = {key or address for key, address, _ in missing}
         return events
-
-    def close(self) -> None:
-        """Nothing is open."""
 
     def _boards(self) -> Iterator[tuple[str, tuple[str | None, bool]]]:
         """The GPUs on the bus by address: the UUID that the driver gave it, and whether NVML should show it to us."""

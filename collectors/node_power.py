@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ..store.node_power import dcmi_watts
 from ..store.vocabulary import PowerMeter, PowerOf
+from .backend import Aside
 from .clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def node_meters(root: str = "/", clock: Clock | None = None) -> dict[str, MeterR
     return {name: meter(Path(root), clock or SystemClock()) for name, meter in METERS.items()}
 
 
-class NodePower:
+class NodePower(Aside):
     """Stores what a meter of a node shows, every `interval_s` but not more often than every `LEAST_S`."""
 
     def __init__(
@@ -211,6 +212,3 @@ class NodePower:
             rows = [{"cluster": self._cluster, "node": self._node} | asdict(reading) for reading in readings]
             self._recorder.append_rows({name: [row[name] for row in rows] for name in rows[0]}, "node_power")
         return []
-
-    def close(self) -> None:
-        """Nothing is open."""

@@ -14,8 +14,8 @@ import math
 import struct
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from ..store.events import Event
 from ..store.metrics import BOARD_POWER
@@ -32,95 +32,78 @@ _LEAST_CHANGES = 5
 _LOOKS = 4  # in a window
 # A reading as it is kept: its time (ns), those of READ, and a bit for each that is known.
 _READING = struct.Struct(f"<{len(READ) + 2}q")
-_KINDS = {
-    "stuck": EventKind.STUCK_SENSOR,
-    "zero": EventKind.ZERO_POWER,
-    "quantised": EventKind.QUANTISED_SENSOR,
-    "slow": EventKind.SLOW_SENSOR,
-}
-
-
-@dataclass(frozen=True)
-class SensorFinding:
-    """A mark that begins or ends: what is known of it (a reading in mW, a time) and the sentence that explains it."""
-
-    kind: EventKind
-    quality: str
-    detail: str
-    value: float | None = None
-    duration_ns: int | None = None
-
-    def event(self, gpu: str) -> Event:
-        """As an event of that GPU."""
-        return Event(self.kind, gpu, self.detail, quality=self.quality, value=self.value, duration_ns=self.duration_ns)
-
-
-def _mark(name: str, detail: str, value: float | None = None, duration_ns: int | None = None) -> SensorFinding:
-    return SensorFinding(_KINDS[name], f"power_{name}", detail, value, duration_ns)
 
 
 class Quality:
-    """Keeps the last readings of one GPU and judges its power sensor a few times in each window.
+    """Keeps the last readings of a GPU and judges its power sensor a few times in each window.
 
     `interval_s` is the time between readings, `period_s` that between new values of the sensor where it is known,
     `window_s` how far back a judgement looks.
     """
 
-    def __init__(self, *, interval_s: float, period_s: float | None = None, window_s: float = 60.0) -> None:
+    def __init__(self, gpu: str, *, interval_s: float, period_s: float | None = None, window_s: float = 60.0) -> None:
         length = max(_LEAST, round(window_s / interval_s))
-        self._interval = interval_s
+        self._gpu, self._interval = gpu, interval_s
         # Half an interval of doubt: a value that comes every 4.1 intervals is seen after 4 or 5.
         self._longest_s = _SLOW * max(interval_s, period_s or 0.1) + interval_s / 2
         self._every = max(1, length // _LOOKS)
         self._seen = 0
         self._readings: deque[bytes] = deque(maxlen=length)
-        self._marks: dict[str, SensorFinding] = {}
+        self._marks: dict[str, Event] = {}
         self.text: str | None = None
         """Its marks, as the column `quality` has them."""
 
-    def note(self, ts_ns: int, readings: Sequence[int], known: int) -> list[SensorFinding]:
+    def note(self, ts_ns: int, readings: Sequence[int], known: int) -> list[Event]:
         """Take in what was read at UTC `ts_ns`, in the order of READ; bit k of `known` says whether the k-th counts.
 
-        Returns what a judgement found.
+        Returns an event for each mark that begins or ends.
         """
         self._readings.append(_READING.pack(ts_ns, *readings, known))
         self._seen += 1
         return [] if self._seen < _LEAST or self._seen % self._every else self._judge()
 
-    def _judge(self) -> list[SensorFinding]:
+    def _judge(self) -> list[Event]:
         rows = list(_READING.iter_unpack(b"".join(self._readings)))
         powers = [(row[0], row[1] if row[-1] & 1 else row[2]) for row in rows if row[-1] & 3]
         if len(powers) < _LEAST:
             return []  # too little to judge by: the marks stand
         marks, before = self._marked(powers, rows), self._marks
-        self._marks, self.text = marks, ",".join(mark.quality for mark in marks.values()) or None
+        self._marks, self.text = marks, ",".join(f"power_{name}" for name in marks) or None
         return [mark for name, mark in marks.items() if name not in before] + [
-            SensorFinding(EventKind.SENSOR_RECOVERED, f"power_{name}", f"the power sensor is no longer {name}")
+            self._event(EventKind.SENSOR_RECOVERED, name, f"the power sensor is no longer {name}")
             for name in before
             if name not in marks
         ]
 
-    def _marked(self, powers: list[tuple[int, int]], rows: list[tuple[int, ...]]) -> dict[str, SensorFinding]:
+    def _event(self, kind: EventKind, name: str, detail: str, **numbers: Any) -> Event:
+        return Event(kind, self._gpu, detail, quality=f"power_{name}", **numbers)
+
+    def _marked(self, powers: list[tuple[int, int]], rows: list[tuple[int, ...]]) -> dict[str, Event]:
         """What is wrong with power readings (times in ns, mW); `rows` has all that was read."""
-        marks: dict[str, SensorFinding] = {}
+        marks: dict[str, Event] = {}
         before, span_ns, milliwatts = self._marks, powers[-1][0] - powers[0][0], powers[0][1]
         distinct = {power for _, power in powers}
         if distinct == {0}:
             detail = (
                 f"all power readings of {span_ns / 1e9:.0f} s are 0 W, which no GPU draws: the sensor does not work"
             )
-            marks["zero"] = _mark("zero", detail, duration_ns=span_ns)
+            marks["zero"] = self._event(EventKind.ZERO_POWER, "zero", detail, duration_ns=span_ns)
         elif len(distinct) == 1 and len(rows) == self._readings.maxlen and (moved := _moved(rows)):
             detail = f"the power reading stayed at {milliwatts / 1000:.3f} W for {span_ns / 1e9:.0f} s while {moved}"
-            marks["stuck"] = _mark("stuck", detail, float(milliwatts), span_ns)
+            marks["stuck"] = self._event(
+                EventKind.STUCK_SENSOR, "stuck", detail, value=float(milliwatts), duration_ns=span_ns
+            )
         step = math.gcd(*distinct)
         # The sentence of the beginning stays: the largest common step shrinks as values come in.
         if step >= COARSE_MW and ("quantised" in before or _chance(step, len(distinct)) < _CHANCE):
             detail = f"the power readings are multiples of {step / 1000:g} W"
-            marks["quantised"] = before.get("quantised") or _mark("quantised", detail, step)
+            mark = before.get("quantised")
+            marks["quantised"] = mark or self._event(EventKind.QUANTISED_SENSOR, "quantised", detail, value=step)
         elif period := self._slow_period(powers, marked="slow" in before):
             detail = f"a new power value comes every {period:.2g} s; it is read every {self._interval:g} s"
-            marks["slow"] = before.get("slow") or _mark("slow", detail, duration_ns=round(period * 1e9))
+            period_ns = round(period * 1e9)
+            mark = before.get("slow")
+            marks["slow"] = mark or self._event(EventKind.SLOW_SENSOR, "slow", detail, duration_ns=period_ns)
         return marks
 
     def _slow_period(self, powers: list[tuple[int, int]], *, marked: bool) -> float | None:

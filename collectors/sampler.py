@@ -21,7 +21,7 @@ from ..store.events import Event
 from ..store.journal_file import Ticks
 from ..store.metrics import FAST
 from ..store.vocabulary import EventKind
-from .backend import Backend, Device, Reading, Status
+from .backend import Aside, Backend, Device, Reading, Status
 from .clock import Clock, SystemClock
 from .noticing import Events, SeenDevice
 from .quality import Quality
@@ -56,19 +56,6 @@ class Recorder(Protocol):
     def append_rows(self, columns: Mapping[str, Sequence[Any]], table: str) -> None: ...
 
     def identify(self, devices: Sequence[Device], seen_ns: int) -> None: ...
-
-
-class Aside(Protocol):
-    """What is looked at besides the GPUs: at the start, every `interval_s` seconds, and at the end.
-
-    Each has a thread of its own, so `look` may take long, or hang.
-    """
-
-    interval_s: float
-
-    def look(self, devices: Sequence[Device]) -> list[Event]: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -552,8 +539,8 @@ class Sampler:
         """Judge power sensors by the readings since the last call; many at once cost less than one at each tick."""
         for gpu, stamp, readings, known in self._unjudged:
             assert gpu.quality is not None
-            for finding in gpu.quality.note(stamp, readings, known):
-                self._events.tell(finding.event(gpu.device.gpu))
+            for event in gpu.quality.note(stamp, readings, known):
+                self._events.tell(event)
         self._unjudged.clear()
 
     # -- the devices --------------------------------------------------------------------------------------
@@ -626,6 +613,7 @@ class Sampler:
         quality = None
         if device.parent is None:
             quality = Quality(
+                device.gpu,
                 interval_s=sampling.interval_s,
                 period_s=None if period_ms is None else period_ms / 1000,
                 window_s=sampling.window_s,

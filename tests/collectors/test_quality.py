@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from whorl.collectors.quality import Quality, SensorFinding
+from whorl.collectors.quality import Quality
+from whorl.store.events import Event
 from whorl.tests.sizes import sample
 
 INTERVAL = 0.1
@@ -27,11 +28,11 @@ def readings(power: Floats, *, busy: Floats | None = None, energy: Floats | None
 
 def judged(
     rows: Floats, *, interval: float = INTERVAL, period: float = 0.1, times: Floats | None = None
-) -> tuple[list[SensorFinding], str | None]:
+) -> tuple[list[Event], str | None]:
     """What is found over all the readings, and the marks at their end. `times` in s; by default every `interval`."""
     at = interval * np.arange(len(rows), dtype=np.float64) if times is None else times
-    quality = Quality(interval_s=interval, period_s=period, window_s=60.0)
-    found: list[SensorFinding] = []
+    quality = Quality("GPU-1", interval_s=interval, period_s=period, window_s=60.0)
+    found: list[Event] = []
     for seconds, row in zip(at, rows[:, :, 0], strict=True):
         known = sum(1 << place for place, value in enumerate(row) if not np.isnan(value))
         found += quality.note(round(seconds * 1e9), np.nan_to_num(row).astype(np.int64).tolist(), known)
