@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from signal import SIGUSR1, SIGUSR2, Signals
@@ -316,9 +316,9 @@ def _asides(options: CollectOptions, store: str, recorder: StoreRecorder, backen
 
     sampling = options.sampling()
     here: dict[str, Any] = {"cluster": sampling.cluster, "node": sampling.node}
-    every: dict[str, Any] = {**here, "interval_s": sampling.slow_s}
+    slowly: dict[str, Any] = {**here, "interval_s": sampling.slow_s}
     if isinstance(backend, Simulated):
-        return [NodePower(recorder, SimulatedMeter(backend), **every)] if options.node_power else []
+        return [NodePower(recorder, SimulatedMeter(backend), **slowly)] if options.node_power else []
     if options.backend not in ("nvml", "dcgm") or options.host is not None:
         return []
     memory = {"root": store, **here, "until_ns": time.time_ns()}
@@ -326,9 +326,9 @@ def _asides(options: CollectOptions, store: str, recorder: StoreRecorder, backen
     log_of_kernel = KernelLog()
     asides: list[Aside] = [ExpectedGpus(history), *([log_of_kernel] if log_of_kernel.readable else [])]
     if options.backend == "nvml":
-        asides.append(JobLabels(recorder, history, **every))
+        asides.append(JobLabels(recorder, history, **slowly))
     if options.node_power:
-        asides += [NodePower(recorder, meter, **every) for meter in node_meters().values() if meter.reason is None]
+        asides += [NodePower(recorder, meter, **slowly) for meter in node_meters().values() if meter.reason is None]
     return asides
 
 
@@ -374,11 +374,12 @@ class Collecting:
             place = {"cluster": sampling.cluster, "node": sampling.node}
             if part is None:
                 recorder = StoreRecorder(root, journal, **place)
-                asides, among = _asides(options, store, recorder, backend), None
+                asides = _asides(options, store, recorder, backend)
             else:
-                recorder, asides, among = JobRecorder(part.sums, root, journal, **place), [], part.among
+                recorder, asides = JobRecorder(part.sums, root, journal, **place), []
+                sampling = replace(sampling, among=part.among)
             fresh = partial(find_backend(options.backend), **backend_options)
-            sampler = Sampler(backend, recorder, sampling, devices=devices, fresh=fresh, asides=asides, among=among)
+            sampler = Sampler(backend, recorder, sampling, devices=devices, fresh=fresh, asides=asides)
             opening.pop_all()
         return cls(store, sampling, seconds_of(options.duration), backend, devices, journal, sampler, asides)
 
@@ -396,9 +397,9 @@ class Collecting:
         Raises StoreError where the store takes no more: what it acknowledged stays.
         """
         try:
-            every = self.sampling.interval_s
-            detail = f"{self.backend.name}, every {every:g} s"
-            self.sampler.tell(Event(EventKind.COLLECT_BEGAN, None, detail, duration_ns=round(every * 1e9)))
+            interval_s = self.sampling.interval_s
+            detail = f"{self.backend.name}, every {interval_s:g} s"
+            self.sampler.tell(Event(EventKind.COLLECT_BEGAN, None, detail, duration_ns=round(interval_s * 1e9)))
             counts = self.sampler.run(self.duration_s, ended=ended, look=look)
             if not self.sampler.waiting_for_store:
                 detail = f"{counts.ticks} ticks read, {counts.missed} missed"

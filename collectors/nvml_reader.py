@@ -84,7 +84,7 @@ class _BoundCall:
     numbers: list[_Number] = field(default_factory=list)
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     """What a device is asked at a tick of some sort; devices that are alike are asked the same."""
 
     rows: tuple[int, ...]
@@ -95,7 +95,7 @@ class _Asked(NamedTuple):
     profiled: bool
     window_ms: int
     fixed: bytes
-    """The statuses of metrics that come of nothing that is asked."""
+    """The statuses of metrics that come of no answer."""
 
 
 Answers = tuple[list[int], tuple[int, ...], tuple[int, ...]]
@@ -127,7 +127,7 @@ class Reader:
             if isinstance(metric.nvml, Gpm) and profiling is not None and profiling.refused:
                 fixed[row] = meaning(profiling.refused)
         self._profiling = profiling if profiling is not None and not profiling.refused else None
-        self._ticks: list[tuple[_Asked, list[tuple[Callable[..., int], tuple[Any, ...]]]]] = []
+        self._ticks: list[tuple[_Request, list[tuple[Callable[..., int], tuple[Any, ...]]]]] = []
         self._layouts: list[_Layout] = []
         for tick in (_FAST_TICK, _SLOW_TICK, _RARE_TICK):
             self._plan(tick, fields, calls, window_ms or 0, fixed)
@@ -138,16 +138,18 @@ class Reader:
     ) -> None:
         """What is asked at ticks of some sort, and which calls that takes: that for all fields first."""
         rows = FAST if tick == _FAST_TICK else tuple(range(len(METRICS)))
-        read = tuple(entry for entry in fields if entry.row in rows)
-        made = [call for call in calls if call.tick <= tick]
+        tick_fields = tuple(entry for entry in fields if entry.row in rows)
+        tick_calls = [call for call in calls if call.tick <= tick]
         later = {number.row for call in calls for number in call.numbers} | set(range(len(METRICS))).difference(rows)
         statuses = bytes(Status.UNREAD if row in later else status for row, status in enumerate(fixed))
-        numbers = tuple(tuple(sorted(call.numbers, key=lambda number: number.offset)) for call in made)
-        asked = _Asked(rows, read, numbers, self._profiling is not None and tick != _FAST_TICK, window_ms, statuses)
-        all_fields = [(self._get_fields, (self._handle, len(read), self._buffer))] * bool(read)
-        self._ticks.append((asked, [*all_fields, *((call.function, call.arguments) for call in made)]))
-        usual = (_UNSIGNED_INT,) * len(read), (SUCCESS,) * (len(PROFILED) if asked.profiled else 0)
-        self._layouts.append(_layout(asked, (SUCCESS,) * len(self._ticks[-1][1]), *usual))
+        numbers = tuple(tuple(sorted(call.numbers, key=lambda number: number.offset)) for call in tick_calls)
+        request = _Request(
+            rows, tick_fields, numbers, self._profiling is not None and tick != _FAST_TICK, window_ms, statuses
+        )
+        all_fields = [(self._get_fields, (self._handle, len(tick_fields), self._buffer))] * bool(tick_fields)
+        self._ticks.append((request, [*all_fields, *((call.function, call.arguments) for call in tick_calls)]))
+        usual = (_UNSIGNED_INT,) * len(tick_fields), (SUCCESS,) * (len(PROFILED) if request.profiled else 0)
+        self._layouts.append(_layout(request, (SUCCESS,) * len(self._ticks[-1][1]), *usual))
 
     def read(self, *, slow: bool) -> tuple[list[int], bytes]:
         """Read the fast metrics, and if `slow` the slow ones too.
@@ -163,7 +165,7 @@ class Reader:
             tick = _RARE_TICK if steady_ns >= self._rare_due_ns else _SLOW_TICK
             if tick == _RARE_TICK:
                 self._rare_due_ns = steady_ns + _RARE_NS
-        asked, calls = self._ticks[tick]
+        request, calls = self._ticks[tick]
         codes = [function(*arguments) for function, arguments in calls]
         if slow and self._profiling is not None:
             profiled, profiling_codes = self._profiling.look()
@@ -171,7 +173,7 @@ class Reader:
         numbers = layout.unpack(self._buffer)
         field_answers = numbers[layout.field_answers]
         if (codes, field_answers, profiling_codes) != layout.answers:
-            layout = self._layouts[tick] = _layout(asked, tuple(codes), field_answers, profiling_codes)
+            layout = self._layouts[tick] = _layout(request, tuple(codes), field_answers, profiling_codes)
             numbers = layout.unpack(self._buffer)
         return layout.values(numbers + profiled, now_ns // 1000)
 
@@ -254,7 +256,7 @@ class Reader:
 
 
 class _Layout:
-    """Where the answers to what was asked stand in a buffer, and how they become values, for answers that have these
+    """Where the answers to a request stand in a buffer, and how they become values, for answers that have these
     types and return codes: it holds as long as the driver answers in the same way.
 
     A reading gives words: of each field its stamp, its answer (type and return code) and its number, then the numbers
@@ -262,15 +264,15 @@ class _Layout:
     """
 
     def __init__(
-        self, asked: _Asked, codes: tuple[int, ...], fields: tuple[int, ...], profiling_codes: tuple[int, ...]
+        self, request: _Request, codes: tuple[int, ...], fields: tuple[int, ...], profiling_codes: tuple[int, ...]
     ) -> None:
         self.answers: Answers = (list(codes), fields, profiling_codes)
         self.field_answers = slice(1, _FIELD_WORDS * len(fields), _FIELD_WORDS)
-        self._rows = asked.rows
+        self._rows = request.rows
         self._doubles: list[int] = []  # the words that are no whole numbers
         self._narrow: list[int] = []  # those of 32 bits of metrics that have 64: all bits set mean no value there too
         words: dict[int, list[int]] = {}  # by metric
-        statuses = list(asked.fixed)
+        statuses = list(request.fixed)
         layout, word = "<", 0
 
         def add(row: int, word: int, code: int, *, narrow: bool) -> None:
@@ -280,13 +282,13 @@ class _Layout:
             if narrow and METRICS[row].bits == 64:
                 self._narrow.append(word)
 
-        for entry, answer in zip(asked.fields, fields, strict=True):
+        for entry, answer in zip(request.fields, fields, strict=True):
             kind = answer & _TYPE_BITS
             layout += _HEAD_READ + _VALUES_READ.get(kind, "Q")
             add(entry.row, word + 2, codes[0] or answer >> _CODE_SHIFT, narrow=kind == _UNSIGNED_INT)
             self._doubles += [word + 2] * (kind == _DOUBLE)
             word += _FIELD_WORDS
-        for numbers, code in zip(asked.calls, codes[bool(fields) :], strict=True):
+        for numbers, code in zip(request.calls, codes[bool(fields) :], strict=True):
             for number in numbers:
                 layout += f"{number.offset - struct.calcsize(layout)}x{number.format}"
                 add(number.row, word, code, narrow=number.format == "I")
@@ -296,20 +298,20 @@ class _Layout:
             word += 1
         self.unpack = struct.Struct(layout).unpack_from
         """Takes the words but for those of profiling out of a buffer."""
-        stamped = {entry.field: (_FIELD_WORDS * at, entry.row) for at, entry in enumerate(asked.fields)}
+        stamped = {entry.field: (_FIELD_WORDS * at, entry.row) for at, entry in enumerate(request.fields)}
         self._ages = []  # position of a value, and the word of the stamp that it is the age of
-        for position, row in enumerate(asked.rows):
+        for position, row in enumerate(request.rows):
             spec = METRICS[row].nvml
             if isinstance(spec, Stamp) and spec.id in stamped:
                 stamp, stamped_row = stamped[spec.id]
                 self._ages.append((position, stamp))
                 statuses[row] = statuses[stamped_row]
         self._statuses = bytes(statuses)
-        self._constants = (asked.window_ms, 0)
-        parts = [words.get(row, [word + (not isinstance(METRICS[row].nvml, Part))]) for row in asked.rows]
+        self._constants = (request.window_ms, 0)
+        parts = [words.get(row, [word + (not isinstance(METRICS[row].nvml, Part))]) for row in request.rows]
         self._pick = itemgetter(*(first for first, *_ in parts))
         self._sums = [(position, several) for position, several in enumerate(parts) if len(several) > 1]
-        scales = [1 if isinstance(METRICS[row].nvml, Gpm) else METRICS[row].scale for row in asked.rows]
+        scales = [1 if isinstance(METRICS[row].nvml, Gpm) else METRICS[row].scale for row in request.rows]
         self._scales = [(position, scale) for position, scale in enumerate(scales) if scale != 1]
 
     def values(self, numbers: tuple[Any, ...], now_us: int) -> tuple[list[int], bytes]:

@@ -187,11 +187,11 @@ def settings_of(gpu: str) -> dict[str, Any]:
         mode = answer_of(nv.nvmlDeviceGetComputeMode, handle)
         mig, ecc = answer_of(nv.nvmlDeviceGetMigMode, handle), answer_of(nv.nvmlDeviceGetEccMode, handle)
         persistence = answer_of(nv.nvmlDeviceGetPersistenceMode, handle)
-        known = (
+        settings = (
             *watts,
             None if mode is None else _COMPUTE_MODES.get(mode, f"mode {mode}"),
             None if mig is None else bool(mig[0]),
             None if persistence is None else bool(persistence),
             None if ecc is None else bool(ecc[0]),
         )
-        return dict(zip(names, known, strict=True))
+        return dict(zip(names, settings, strict=True))

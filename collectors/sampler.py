@@ -83,6 +83,8 @@ class Sampling:
     hung_s: float | None = None
     window_s: float = 60.0
     clock: Clock = field(default_factory=SystemClock)
+    among: Callable[[Sequence[Device]], Sequence[Device]] | None = None
+    """Gives those of the devices that are read, of which alone events are told; None: all are."""
 
     def __post_init__(self) -> None:
         if self.interval_s < _LEAST_INTERVAL_S:
@@ -123,7 +125,6 @@ class Sampler:
     """Reads a backend and records what it gives. `devices` are those that it showed when it was opened.
 
     `fresh` makes another backend like it, for one whose calls are not one by one. `asides` are looked at meanwhile.
-    `among` gives those of the devices that are read; of the others no event is told.
     """
 
     def __init__(
@@ -135,13 +136,11 @@ class Sampler:
         devices: Sequence[Device] | None = None,
         fresh: Callable[[], Backend] | None = None,
         asides: Sequence[Aside] = (),
-        among: Callable[[Sequence[Device]], Sequence[Device]] | None = None,
     ) -> None:
         self.source = backend
         self.stuck_in: dict[str, int] = {}
         """What hangs, and since when (steady ns)."""
         self._recorder, self._sampling, self._fresh, self._asides = recorder, sampling, fresh, asides
-        self._among = among
         self._clock = sampling.clock
         self._interval = self._paced = round(sampling.interval_s * 1e9)
         self._hung = sampling.hung_ns
@@ -488,7 +487,7 @@ class Sampler:
         self, me: _Poller, readings: list[tuple[SeenDevice, Reading, int, int]], began: int, *, slow: bool
     ) -> None:
         """Add what the source gives, with the times (steady ns) between which each device was read."""
-        gpus, known, steady = self._asked, self._known, self._clock.steady
+        gpus, seen_gpus, steady = self._asked, self._known, self._clock.steady
         one_by_one = self.source.one_by_one
         place = 0
         me.busy = (self._connection if not one_by_one else gpus[0] if gpus else ANNOUNCED, began)
@@ -500,7 +499,7 @@ class Sampler:
                     self._announced(reading)
                     continue
                 ended = steady()
-                gpu = known.get(reading.gpu)
+                gpu = seen_gpus.get(reading.gpu)
                 if gpu is None:  # it came after the list was made
                     self._look_due = 0
                     continue
@@ -514,7 +513,7 @@ class Sampler:
 
     def _announced(self, event: Event) -> None:
         """Record what a source says of itself; what costs a metric or a page, who watches the collector hears too."""
-        if self._among is not None and event.gpu is not None and event.gpu not in self._known:
+        if self._sampling.among is not None and event.gpu is not None and event.gpu not in self._known:
             return
         self._events.tell(event)
         if self.source.one_by_one:
@@ -537,9 +536,9 @@ class Sampler:
 
     def _judge_sensors(self) -> None:
         """Judge power sensors by the readings since the last call; many at once cost less than one at each tick."""
-        for gpu, stamp, readings, known in self._unjudged:
+        for gpu, stamp, readings, counting in self._unjudged:
             assert gpu.quality is not None
-            for event in gpu.quality.note(stamp, readings, known):
+            for event in gpu.quality.note(stamp, readings, counting):
                 self._events.tell(event)
         self._unjudged.clear()
 
@@ -573,7 +572,7 @@ class Sampler:
         Returns the GPUs that were lost, of a source with a clock of its own.
         """
         first, changed = not self._known, False
-        devices = devices if self._among is None else self._among(devices)
+        devices = devices if self._sampling.among is None else self._sampling.among(devices)
         listed = {device.gpu: device for device in devices}
         gone = []
         for key, gpu in self._known.items():
@@ -583,10 +582,10 @@ class Sampler:
                     gpu.fall_silent(Status.LOST)
                     gone += [gpu] * (gpu.ts_ns is not None)
         for key, device in listed.items():
-            known = self._known.get(key)
-            changed |= known is None or known.device != device
-            if known is not None:
-                known.device, known.listed = device, True
+            gpu_before = self._known.get(key)
+            changed |= gpu_before is None or gpu_before.device != device
+            if gpu_before is not None:
+                gpu_before.device, gpu_before.listed = device, True
                 continue
             self._known[key] = new = self._observed(device)
             if not first and device.parent is None:
@@ -622,10 +621,10 @@ class Sampler:
 
     def _choose(self) -> None:
         """Choose what is read: all that is listed and does not hang."""
-        known = list(self._known.items())
-        self._asked = [key for key, gpu in known if gpu.listed and key not in self.stuck_in]
-        rest = [gpu for key, gpu in known if key not in self._asked]
-        self._unread = [gpu for gpu in rest if gpu.quality is not None and gpu.ts_ns is None]
+        gpus = list(self._known.items())
+        self._asked = [key for key, gpu in gpus if gpu.listed and key not in self.stuck_in]
+        unasked = [gpu for key, gpu in gpus if key not in self._asked]
+        self._unread = [gpu for gpu in unasked if gpu.quality is not None and gpu.ts_ns is None]
 
     def _source_gone(self, why: str, since: int, kind: EventKind = EventKind.SOURCE_GONE) -> None:
         """The source as a whole does not answer: tell it once, also to who watches the collector; try again soon."""

@@ -13,11 +13,13 @@ import pytest
 
 from whorl.collectors.claim import FIRST_NS
 from whorl.errors import InputError
-from whorl.probes.loads import Stored, run_load, run_steady
-from whorl.simulation.campaigns import unit_ms
+from whorl.probes.loads import Stored, refuse_steady, refuse_time, run_load, run_steady
+from whorl.simulation.campaigns import factors, unit, unit_ms
+from whorl.simulation.cluster import identities
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.load import SGEMM, find_load
 from whorl.simulation.models import V100
+from whorl.simulation.spread import POPULATIONS
 from whorl.store import Store
 from whorl.tests.stores import new_store
 
@@ -76,14 +78,16 @@ def test_a_turn_is_a_run_and_its_times_follow_the_clock(campaign: tuple[Store, F
         expected = unit_ms(SGEMM, V100) * (SGEMM.compute_share * V100.max_clock_mhz / clock + 1 - SGEMM.compute_share)
         assert row["value"] == pytest.approx(expected, rel=0.02)
     (conditions,) = rows(store, "select distinct conditions from runs where status = 'ok'")
-    noted = conditions["conditions"]
-    assert noted["simulated"] is True
-    assert (noted["warm_up_s"], noted["repeat_s"], noted["seed"], noted["power_limit_w"]) == (
-        20.0,
-        10.0,
-        7,
-        300,
-    )
+    noted = dict(conditions["conditions"])
+    assert (noted["warm_up_s"], noted["repeat_s"], noted["readings"], noted["repeats"]) == (20.0, 10.0, 30, 3)
+    assert (noted["seed"], noted["power_limit_w"], noted["simulated"], noted["neighbours"]) == (7, 300, True, "busy")
+    assert (noted["load"], noted["unit"], noted["clock"]) == ("sgemm", unit(SGEMM), "free")
+    apart = """select count(*) from (select any_value(r.power_w) run, median(t.power_mw) / 1e3 seen from runs r
+        join telemetry t on t.gpu = r.gpu and t.ts > r.began + interval 20 second and t.ts <= r.ended
+        where r.status = 'ok' group by r.run_id having count(*) <> 30 or abs(run - seen) > 1e-6)"""
+    assert number(store, apart) == 0, "a run's figures are those of the readings after its warm-up"
+    kinds = "select distinct probe_version, ended_by, versions.driver, workload from runs"
+    assert [list(row.values()) for row in rows(store, kinds)] == [["simulated 3", "complete", "simulated", "sgemm"]]
 
 
 def test_what_went_wrong_with_a_run_is_said(campaign: tuple[Store, Fleet, Stored]) -> None:
@@ -193,6 +197,123 @@ def test_each_gpu_ends_a_steady_run_when_its_work_is_done(tmp_path: Path) -> Non
         "from runs r join results using (run_id) where figure = 'time' group by 1",
     ):
         assert row["ns"] == pytest.approx(1e6 * row["ms"], abs=1000)
+
+
+def test_a_steady_run_is_the_steady_state_of_the_day_with_the_faults_that_have_begun(tmp_path: Path) -> None:
+    store, load, days = new_store(tmp_path / "S"), find_load("mixed"), 4
+    planted_kinds = ("zero_power", "stuck_sensor", "lost", "wrong_results", "throttling", "drift")
+    fleet = Fleet.draw(V100, 24, 7, faults=12, kinds=planted_kinds)
+    shares: list[float] = []
+    stored = run_steady(store, fleet, load, runs=days, progress=shares.append)
+    assert (shares, stored.measured, stored.before, stored.gpus) == ([0.25, 0.5, 0.75, 1.0], True, False, 24)
+    assert stored.rows["runs"] == 24 * days
+    planted = {fault.uuid: fault for fault in stored.planted}
+    gpus = [identity.uuid for identity in identities(7, 24, V100.name)]
+    kinds_seen = set()
+    for day in range(days):
+        began_ns, number = stored.began_ns + day * 86_400 * S, int(stored.campaign.removeprefix("sim-"), 16) + day
+        aged = fleet.aged(day).on_day(began_ns // (86_400 * S)).throttled(number)
+        times, wrong = factors(aged, load, number, 5), aged.wrong_elements(run=number).tolist()
+        run_of = {row["gpu"]: row for row in rows(store, f"select * from runs where epoch_ns(began) = {began_ns}")}
+        query = f"select gpu, figure, unit, repeat, value from measurements where epoch_ns(began) = {began_ns}"
+        figures = {(row["gpu"], row["figure"], row["unit"], row["repeat"]): row["value"] for row in rows(store, query)}
+        for gpu, uuid in enumerate(gpus):
+            row, fault, workload = run_of[uuid], planted.get(uuid), load.workload_of(gpu)
+            assert workload is not None
+            steady = aged.steady(workload)
+            has_begun = fault is not None and (fault.began_ns is None or fault.began_ns <= began_ns)
+            kind = fault.kind if fault is not None and has_begun else None
+            is_gone = kind == "lost" and fault is not None and (fault.ended_ns is None or began_ns < fault.ended_ns)
+            kinds_seen |= {"gone" if is_gone else kind}
+            expected_ms = times[:, gpu] * aged.relative_time(workload, steady)[gpu]
+            lasted_ms = (row["ended"] - row["began"]).total_seconds() * 1000
+            assert lasted_ms == pytest.approx(100 * expected_ms.mean(), abs=0.001)
+            conditions = dict(row["conditions"])
+            assert (conditions["steady_state"], conditions["units"], conditions["repeats"], conditions["seed"]) == (
+                True,
+                100,
+                5,
+                7,
+            )
+            assert (conditions["load"], conditions["unit"], conditions["clock"]) == ("mixed", unit(workload), "free")
+            assert (conditions["power_limit_w"], conditions["neighbours"], conditions["simulated"]) == (
+                300,
+                "busy",
+                True,
+            )
+            assert (row["workload"], row["probe_version"]) == (workload.name, "simulated 3")
+            assert (row["ended_by"], dict(row["versions"])["driver"]) == ("complete", "simulated")
+            if is_gone:
+                assert (row["status"], row["status_detail"], row["sm_clock_mhz"]) == ("lost", "the GPU was lost", None)
+                assert (row["mem_clock_mhz"], row["temperature_c"], row["power_w"]) == (None, None, None)
+                assert (uuid, "time", "ms", 0) not in figures
+                continue
+            assert [figures[uuid, "time", "ms", repeat] for repeat in range(5)] == pytest.approx(expected_ms.tolist())
+            assert figures[uuid, "wrong_elements", "elements", 0] == wrong[gpu]
+            assert row["status"] == ("wrong_result" if wrong[gpu] else "ok")
+            assert (row["mem_clock_mhz"], row["sm_clock_mhz"]) == (V100.memory_clock_mhz, steady.clock_mhz[gpu] // 1)
+            assert row["temperature_c"] == round(float(steady.temperature_c[gpu]))
+            power_w = {"zero_power": 0.0, "stuck_sensor": aged.idle().reported_power_w[gpu]}.get(kind or "")
+            if power_w is None:
+                assert 0 < abs(row["power_w"] - steady.reported_power_w[gpu]) < 5 * 0.3
+            else:
+                assert row["power_w"] == pytest.approx(power_w)
+    assert {"gone", "stuck_sensor", "zero_power", "wrong_results"} <= kinds_seen
+
+
+def test_the_same_campaign_is_one_whose_options_are_the_same(tmp_path: Path) -> None:
+    store, usual = new_store(tmp_path / "S"), Fleet.draw(V100, 4, 1, faults=0)
+    other = Fleet.draw(V100, 4, 1, POPULATIONS["longhorn"], faults=0)
+    names = [
+        run_steady(store, usual, find_load("gemm")).campaign,
+        run_steady(store, usual, find_load("gemm"), runs=2).campaign,
+        run_steady(store, usual, find_load("gemm"), every_s=90_000.0).campaign,
+        run_steady(store, other, find_load("gemm")).campaign,
+        (load := run_load(store, usual, TURNS, hours=0.01)).campaign,
+        run_load(store, usual, TURNS, hours=0.02, interval_s=0.5).campaign,
+    ]
+    assert len(set(names)) == len(names)
+    assert (load.measured, load.rows["telemetry"]) == (False, 4 * 36)
+    again = run_load(store, usual, TURNS, hours=0.01)
+    assert (again.campaign, again.before, again.rows, again.measured) == (load.campaign, True, {}, False)
+    query = f"select distinct asked from campaigns where campaign = '{names[3]}'"
+    assert dict(rows(store, query)[0]["asked"])["population"] == "longhorn"
+    asked = dict(rows(store, f"select distinct asked from campaigns where campaign = '{names[5]}'")[0]["asked"])
+    assert (asked["hours"], asked["interval_s"], asked["gpus"], asked["load"]) == ("0.02", "0.5", "4", "sgemm")
+
+
+@pytest.mark.parametrize(
+    ("hours", "interval_s", "words"),
+    [
+        (0.0, 1.0, "between 0 and 8784 hours"),
+        (8785.0, 1.0, "not 8785"),
+        (1.0, 0.019, "from 0.02 s, the simulation's step, to the 3600 s of the campaign, not 0.019 s"),
+        (0.01, 37.0, "to the 36 s of the campaign"),
+    ],
+)
+def test_a_span_that_cannot_be_simulated_is_refused(hours: float, interval_s: float, words: str) -> None:
+    refuse_time(8784.0, 0.02)
+    refuse_time(0.01, 36.0)
+    with pytest.raises(InputError, match=words):
+        refuse_time(hours, interval_s)
+
+
+@pytest.mark.parametrize(
+    ("load", "runs", "every_s", "words"),
+    [
+        ("idle", 1, 86_400.0, "the load 'idle' has no work"),
+        ("gemm", 0, 86_400.0, "at least one run, not 0"),
+        ("gemm", 1, 437.0, "load sgemm on V100-SXM2: .* must be from 438 s"),
+        ("mixed", 1, 13_209.0, "must be from 13210 s"),
+        ("gemm", 1, 366 * 86_400 + 1.0, "to a year, not"),
+        ("gemm", 101, 366 * 86_400.0, "take more than a century"),
+    ],
+)
+def test_steady_runs_that_cannot_be_are_refused(load: str, runs: int, every_s: float, words: str) -> None:
+    refuse_steady(V100, find_load("gemm"), 100, 366 * 86_400.0)
+    refuse_steady(V100, find_load("gemm"), 1, 438.0)
+    with pytest.raises(InputError, match=words):
+        refuse_steady(V100, find_load(load), runs, every_s)
 
 
 @pytest.mark.long
