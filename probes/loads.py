@@ -8,14 +8,13 @@ as probes are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from .. import __version__
 from ..collectors.claim import Claim, Planted, claim, fleet_of, own_cluster
@@ -27,13 +26,13 @@ from ..simulation.campaigns import factors, unit, unit_ms
 from ..simulation.draws import Floats, stream
 from ..simulation.faults import onsets
 from ..simulation.fleet import Fleet
-from ..simulation.load import Load, Workload
+from ..simulation.load import Load
 from ..simulation.models import PARAMETERS, GpuModel
 from ..simulation.spread import USUAL
 from ..store import Store
 from ..store.vocabulary import ClockSetting, EndedBy, Outcome
 from .figures import Figure
-from .recording import ManyRuns, Recorder, Run
+from .recording import Recorder, Run
 from .simulated import Claimed, recorder_of
 from .watch import Recent, Window
 
@@ -120,7 +119,8 @@ def run_steady(
     for run in range(runs):
         at_ns, next_ns = (claimed.began_ns + round(number * every_s * 1e9) for number in (run, run + 1))
         if at_ns >= claimed.stored_to_ns:
-            recorder.take_many(_steady_run(claimed, load, run, at_ns))
+            for steady_run in _steady_runs(claimed, load, run, at_ns):
+                recorder.run(steady_run)
             recorder.take("campaigns", claimed.progress(next_ns))
             recorder.flush(claimed.file_name(next_ns))
             claimed.stored_to_ns = next_ns
@@ -210,25 +210,49 @@ def _number(claimed: Claim, run: int) -> int:
     return int(claimed.campaign.removeprefix("sim-"), 16) + run
 
 
-def _conditions(fleet: Fleet, load: Load, workload: Workload, repeats: int) -> dict[str, object]:
-    """The conditions of a load's runs."""
-    return {
-        "load": load.name,
-        "unit": unit(workload),
-        "repeats": repeats,
-        "seed": fleet.seed,
-        "power_limit_w": fleet.model.power_limit_w,
-        "clock": ClockSetting.FREE,
-        "neighbours": "busy",
-        "simulated": True,
-    }
+class _Results(NamedTuple):
+    """What a run on a GPU came to: of each repeat its time, how many elements were wrong, and its telemetry."""
+
+    times_ms: Sequence[float]
+    wrong: int
+    window: Window
 
 
-def _status(wrong: int, *, lost: bool) -> tuple[Outcome, str | None]:
-    """How a run came out, as a code and in a sentence."""
-    if lost:
-        return Outcome.LOST, "the GPU was lost"
-    return (Outcome.WRONG_RESULT, f"{wrong} elements of the result are wrong") if wrong else (Outcome.OK, None)
+def _run(
+    claimed: Claim, load: Load, gpu: int, span_ns: tuple[int, int], results: _Results | None, **conditions: object
+) -> Run:
+    """A run on a GPU from one time to another (UTC ns); without results the GPU was lost."""
+    workload = load.workload_of(gpu)
+    assert workload is not None, "a load without work has no runs"
+    figures, window, status, detail = list[Figure](), Window(), Outcome.LOST, "the GPU was lost"
+    if results is not None:
+        wrong, window = results.wrong, results.window
+        figures = [Figure("time", "ms", time_ms, repeat) for repeat, time_ms in enumerate(results.times_ms)]
+        figures.append(Figure("wrong_elements", "elements", wrong))
+        status, detail = Outcome.WRONG_RESULT if wrong else Outcome.OK, f"{wrong} elements of the result are wrong"
+    return Run(
+        gpu=claimed.who[gpu].uuid,
+        probe=workload.name,
+        version=_VERSION,
+        began_ns=span_ns[0],
+        ended_ns=span_ns[1],
+        window=window,
+        figures=figures,
+        conditions={
+            "load": load.name,
+            "unit": unit(workload),
+            "seed": claimed.fleet.seed,
+            "power_limit_w": claimed.fleet.model.power_limit_w,
+            "clock": ClockSetting.FREE,
+            "neighbours": "busy",
+            "simulated": True,
+            **conditions,
+        },
+        versions=VERSIONS | {"whorl": __version__},
+        ended_by=EndedBy.COMPLETE,
+        status=status,
+        status_detail=None if status is Outcome.OK else detail,
+    )
 
 
 # -- in time --------------------------------------------------------------------------------------------------
@@ -265,56 +289,36 @@ class _Turns:
                 at_ns = bench.began_ns + round((measured_s + part * load.repeat_s) * 1e9)
                 await bench.until(at_ns)
                 worked_s.append(bench.worked_s(gpu))
-            self._keeping.recorder.run(self._run(gpu, turn, at_ns, np.diff(worked_s)))
+            began_ns = at_ns - round(load.busy_s * 1e9)
+            results = None if bench.away(gpu, began_ns, at_ns) else self._results(gpu, turn, at_ns, np.diff(worked_s))
+            readings = 0 if results is None else results.window.readings
+            times = {"warm_up_s": load.warm_up_s, "repeat_s": load.repeat_s, "readings": readings}
+            run = _run(self._claimed, load, gpu, (began_ns, at_ns), results, repeats=load.repeats, **times)
+            self._keeping.recorder.run(run)
 
-    def _run(self, gpu: int, turn: int, ended_ns: int, done_s: Floats) -> Run:
-        """The run of a turn; the work that was done in each part of the turn is known."""
-        claimed, load, bench = self._claimed, self._load, self._bench
-        workload = load.workload_of(gpu)
-        assert workload is not None, "a load without work has no turns"
-        began_ns = ended_ns - round(load.busy_s * 1e9)
-        name = claimed.who[gpu].uuid
-        window, figures, wrong = Window(), [], 0
-        lost = bench.away(gpu, began_ns, ended_ns)
-        if not lost:
-            with np.errstate(divide="ignore"):
-                times_ms = load.repeat_s / done_s * self._factors(turn)[:, gpu]
-            wrong = int(self._wrong(turn)[gpu])
-            figures = [Figure("time", "ms", float(value), repeat) for repeat, value in enumerate(times_ms)]
-            figures.append(Figure("wrong_elements", "elements", wrong))
-            if self._keeping.watch:
-                # A reading at the instant at which measuring begins is about the time before it.
-                window = self._keeping.watch.window(name, began_ns + round(load.warm_up_s * 1e9) + 1, ended_ns)
-        status, detail = _status(wrong, lost=lost)
-        return Run(
-            gpu=name,
-            probe=workload.name,
-            version=_VERSION,
-            began_ns=began_ns,
-            ended_ns=ended_ns,
-            window=window,
-            figures=figures,
-            conditions=_conditions(claimed.fleet, load, workload, load.repeats)
-            | {"warm_up_s": load.warm_up_s, "repeat_s": load.repeat_s, "readings": window.readings},
-            versions=VERSIONS | {"whorl": __version__},
-            ended_by=EndedBy.COMPLETE,
-            status=status,
-            status_detail=detail,
-        )
+    def _results(self, gpu: int, turn: int, ended_ns: int, done_s: Floats) -> _Results:
+        """What a turn came to, of which the work that was done in each part is known."""
+        load, window = self._load, Window()
+        with np.errstate(divide="ignore"):
+            times_ms = load.repeat_s / done_s * self._factors(turn)[:, gpu]
+        if self._keeping.watch:
+            # A reading at the instant at which measuring begins is about the time before it.
+            began_ns = ended_ns - round(load.busy_s * 1e9) + round(load.warm_up_s * 1e9) + 1
+            window = self._keeping.watch.window(self._claimed.who[gpu].uuid, began_ns, ended_ns)
+        return _Results(times_ms.tolist(), int(self._wrong(turn)[gpu]), window)
 
 
 # -- at steady state ------------------------------------------------------------------------------------------
 
 
-def _steady_run(claimed: Claim, load: Load, run: int, at_ns: int) -> ManyRuns:
-    """One run on every GPU at steady state."""
+def _steady_runs(claimed: Claim, load: Load, run: int, at_ns: int) -> Iterator[Run]:
+    """A run on every GPU at steady state."""
     n, model, number = len(claimed.fleet), claimed.fleet.model, _number(claimed, run)
     random = stream(claimed.fleet.seed, "power", number)
     age_days = claimed.age_days + (at_ns - claimed.began_ns) / 86_400e9
     fleet = claimed.fleet.aged(age_days).on_day(at_ns // DAY_NS).throttled(number)
     workloads = [load.workload_of(gpu) for gpu in range(n)]
     relative, clock, temperature, power = (np.empty(n) for _ in range(4))
-    conditions: NDArray[np.object_] = np.empty(n, dtype=np.object_)
     for workload in dict.fromkeys(load.workloads):
         some = np.array([gpu for gpu in range(n) if workloads[gpu] is workload], dtype=np.intp)
         steady = fleet.steady(workload)
@@ -322,8 +326,6 @@ def _steady_run(claimed: Claim, load: Load, run: int, at_ns: int) -> ManyRuns:
         clock[some] = np.floor(steady.clock_mhz[some])
         temperature[some] = np.rint(steady.temperature_c[some])
         power[some] = steady.reported_power_w[some]
-        stated = _conditions(fleet, load, workload, STEADY_REPEATS) | {"steady_state": True, "units": STEADY_UNITS}
-        conditions[some] = stated
     power += _POWER_SD_SHARE * model.power_limit_w * random.standard_normal(n)
     onset, end = onsets(fleet.fault, fleet.seed, claimed.span_s)
     since_s = (at_ns - claimed.began_ns) / 1e9
@@ -333,32 +335,16 @@ def _steady_run(claimed: Claim, load: Load, run: int, at_ns: int) -> ManyRuns:
     power[np.array([fault.blind for fault in faults])] = 0.0
     absent = np.array([fault.falls for fault in faults]) & (onset <= since_s) & (since_s < end)
     times = relative * factors(fleet, load, number, STEADY_REPEATS)
-    wrong = fleet.wrong_elements(run=number)
-    status = [_status(count, lost=gone) for gone, count in zip(absent.tolist(), wrong.tolist(), strict=True)]
-    present = np.flatnonzero(~absent)
-    rows = STEADY_REPEATS + 1
-    return ManyRuns(
-        columns={
-            "workload": [workload.name for workload in workloads if workload],
-            "gpu": [identity.uuid for identity in claimed.who],
-            "began": np.full(n, at_ns),
-            "ended": at_ns + np.rint(STEADY_UNITS * 1e6 * times.mean(axis=0)).astype(np.int64),
-            "sm_clock_mhz": pa.array(clock, mask=absent),
-            "mem_clock_mhz": pa.array(np.full(n, float(model.memory_clock_mhz)), mask=absent),
-            "temperature_c": pa.array(temperature, mask=absent),
-            "power_w": pa.array(power, mask=absent),
-            "conditions": conditions,
-            "probe_version": [_VERSION] * n,
-            "versions": [VERSIONS | {"whorl": __version__}] * n,
-            "ended_by": [EndedBy.COMPLETE] * n,
-            "status": [code for code, _ in status],
-            "status_detail": [detail for _, detail in status],
-        },
-        of=np.tile(present, rows),
-        figures={
-            "repeat": np.repeat([*range(STEADY_REPEATS), 0], len(present)),
-            "figure": np.repeat(["time"] * STEADY_REPEATS + ["wrong_elements"], len(present)),
-            "unit": np.repeat(["ms"] * STEADY_REPEATS + ["elements"], len(present)),
-            "value": np.concatenate([*times[:, present], wrong[present]]),
-        },
-    )
+    ended_ns = at_ns + np.rint(STEADY_UNITS * 1e6 * times.mean(axis=0)).astype(np.int64)
+    columns = (clock, temperature, power, fleet.wrong_elements(run=number), ended_ns, absent)
+    of_each = zip(*(column.tolist() for column in columns), times.T.tolist(), strict=True)
+    conditions = {"repeats": STEADY_REPEATS, "steady_state": True, "units": STEADY_UNITS}
+    for gpu, (clock_mhz, temperature_c, power_w, wrong, end_ns, is_absent, times_ms) in enumerate(of_each):
+        window = Window(
+            sm_clock_mhz=clock_mhz,
+            mem_clock_mhz=float(model.memory_clock_mhz),
+            temperature_c=temperature_c,
+            power_w=power_w,
+        )
+        results = None if is_absent else _Results(times_ms, wrong, window)
+        yield _run(claimed, load, gpu, (at_ns, end_ns), results, **conditions)

@@ -29,8 +29,6 @@ from .figures import Figure
 from .watch import Window
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ..kernels.work import Facts
     from ..store import Store
     from ..store.journal import Journal
@@ -56,18 +54,6 @@ class Run:
     status: Outcome
     status_detail: str | None = None
     """The same in a sentence; None where it is OK."""
-
-
-@dataclass(frozen=True)
-class ManyRuns:
-    """Runs on many GPUs as columns: of each run an element of every sequence in `columns`, and its figures."""
-
-    columns: Mapping[str, Sequence[object] | NDArray[np.generic] | pa.Array]
-    """By column of `runs`, but for those that a recorder knows itself. `gpu`, `workload` and `began` are among them."""
-    of: NDArray[np.int64]
-    """Of each figure: the position of its run."""
-    figures: Mapping[str, Sequence[object] | NDArray[np.generic] | pa.Array]
-    """By column of `results`: `figure`, `unit`, `repeat` and `value`."""
 
 
 class Recorder:
@@ -111,11 +97,6 @@ class Recorder:
         """Take rows of any table, to be stored with the next runs."""
         with self._lock:
             self._tables.setdefault(name, []).append(rows)
-
-    def take_many(self, runs: ManyRuns) -> None:
-        """Take runs as columns."""
-        for name, rows in self._rows_of(runs).items():
-            self.take(name, rows)
 
     @property
     def full(self) -> bool:
@@ -186,8 +167,12 @@ class Recorder:
     # -- rows ---------------------------------------------------------------------------------------------
 
     def _run_rows(self, runs: Sequence[Run]) -> dict[str, pa.Table]:
-        figures = [figure for run in runs for figure in run.figures]
+        n, figures = len(runs), [figure for run in runs for figure in run.figures]
         columns = {
+            "run_id": [short_hash([self.cluster, self.campaign, run.gpu, run.probe, run.began_ns]) for run in runs],
+            "cluster": [self.cluster] * n,
+            "campaign": [self.campaign] * n,
+            "job_id": [self._job] * n,
             "workload": [run.probe for run in runs],
             "gpu": [run.gpu for run in runs],
             "began": [run.began_ns for run in runs],
@@ -204,28 +189,16 @@ class Recorder:
             "status": [run.status for run in runs],
             "status_detail": [run.status_detail for run in runs],
         }
-        run_of_figure = np.repeat(np.arange(len(runs)), [len(run.figures) for run in runs])
+        rows = arrow_rows("runs", columns)
+        run_of_figure = np.repeat(np.arange(n), [len(run.figures) for run in runs])
+        shared = rows.select(["run_id", "cluster", "workload", "gpu"]).take(pa.array(run_of_figure))
         columns_of_figures = {
             "repeat": [figure.repeat for figure in figures],
             "figure": [figure.name for figure in figures],
             "unit": [figure.unit for figure in figures],
             "value": [figure.value for figure in figures],
         }
-        return self._rows_of(ManyRuns(columns, run_of_figure, columns_of_figures))
-
-    def _rows_of(self, runs: ManyRuns) -> dict[str, pa.Table]:
-        columns = runs.columns
-        n = len(columns["gpu"])
-        keys = zip(columns["gpu"], columns["workload"], map(int, columns["began"]), strict=True)
-        identity = {
-            "run_id": [short_hash([self.cluster, self.campaign, *key]) for key in keys],
-            "cluster": [self.cluster] * n,
-            "campaign": [self.campaign] * n,
-            "job_id": [self._job] * n,
-        }
-        rows = arrow_rows("runs", identity | dict(columns))
-        shared = rows.select(["run_id", "cluster", "workload", "gpu"]).take(pa.array(runs.of))
-        results = arrow_rows("results", runs.figures)
+        results = arrow_rows("results", columns_of_figures)
         for name in reversed(shared.column_names):
             results = results.add_column(0, shared.schema.field(name), shared[name])
         return {"runs": rows, "results": results}
