@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import polars as pl
 
@@ -29,13 +28,11 @@ _NUMBER = r"^([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)"
 # 1,5 or 1,234.5 or 1 234 or 12,5 W
 _SEPARATED = r"^[+-]?[0-9.]*[0-9][ ,'\u00a0][0-9][0-9 ,.'\u00a0]*(?:[A-Za-z%°µμ].*)?$"
 _LABELLED = _NUMBER + r"[ \u00a0]*([A-Za-z%°µμ].*)$"
-_LABEL = f"{OWN}label"  # what stands behind the number of a row, while its column is read
 _TIME = UNITS["time"]
 _CANDIDATES = (_TIME["s"], _TIME["ms"], _TIME["us"], _TIME["ns"])
 _AGREES = 0.05  # kernel start times agree with the mean kernel to 0.2 % in the published files
 _ITERATIONS, _SHORTEST_S = (10, 100_000), 1.0  # of a training
 _KERNELS = ("kern_min_start", "kern_max_start", "num_kerns")
-_SAMPLE = 1000  # texts by which the usual label is known
 _POINT = "write numbers with a decimal point, not a decimal comma, and nothing between thousands (1234.5)"
 
 
@@ -124,18 +121,16 @@ def _parse(sheet: Sheet, bound: Bound, *, minus_one: bool, counted: bool) -> boo
     unknown, value = pl.col(missing(meaning)), pl.col(parsed(meaning))
     sheet.frame = sheet.frame.with_columns(is_placeholder(name, minus_one=minus_one).alias(missing(meaning)))
     sheet.frame = sheet.frame.with_columns(pl.when(~unknown).then(_plain(bound)).alias(parsed(meaning)))
-    without, strange, empty = sheet.counts(unknown, ~unknown & value.is_null(), pl.col(name) == "")
+    without, empty = sheet.counts(unknown, pl.col(name) == "")
     placeholders = without - empty if sheet.format else without  # a row of a format need not have every column
     if placeholders and counted:
         sheet.placeholders[name] = placeholders
-    separated = strange and not sheet.format and sheet.counts(~unknown & pl.col(name).str.contains(_SEPARATED))[0]
+    strange = sheet.frame.lazy().filter(~unknown & value.is_null()).group_by(name).len("n").collect()
+    separated = not sheet.format and strange[name].str.contains(_SEPARATED).any()
     if meaning.dimension:
-        if strange:
-            _split_labels(sheet, bound)
-        _convert(sheet, bound, believed=sheet.frame.height - without)
+        _convert(sheet, bound, strange, believed=sheet.frame.height - without)
         if bound.unit is not None:
             sheet.units[name] = {"unit": bound.unit.name, "from": bound.source}
-        sheet.frame = sheet.frame.drop(_LABEL, strict=False)
     (fitting,) = sheet.counts(_inside(bound))
     if sheet.frame.height > without and not fitting:
         line, text = sheet.frame.filter(~unknown).select(LINE, name).row(0)
@@ -148,7 +143,7 @@ def _parse(sheet: Sheet, bound: Bound, *, minus_one: bool, counted: bool) -> boo
             f"one; say its unit with {typed('--unit', name, 'UNIT')}, or what it is with "
             f"{typed('--map', name, 'MEANING')}"
         )
-    return bool(separated)
+    return separated
 
 
 def _plain(bound: Bound) -> pl.Expr:
@@ -163,41 +158,19 @@ def _plain(bound: Bound) -> pl.Expr:
     return pl.when(number.is_finite()).then(number)
 
 
-def _split_labels(sheet: Sheet, bound: Bound) -> None:
-    """Read numbers with a text behind them (`46.19 W`): `parsed(meaning)` gets the number, `_LABEL` the text.
-
-    The first rows tell which text is usual: the others are few, and are read by a pattern, which is slow. In a last
-    line that does not end, the unit may be cut off: a bare number there counts for nothing.
-    """
-    text, column = pl.col(bound.column), parsed(bound.meaning)
-    odd = ~pl.col(missing(bound.meaning)) & pl.col(column).is_null()
-    sample = sheet.frame.lazy().filter(odd).select(text).head(_SAMPLE).collect().to_series()
-    labels = sample.str.extract(_LABELLED, 2).str.strip_chars().drop_nulls()
-    usual = labels.mode().sort()[0] if len(labels) else "W"
-    plain = text.str.strip_suffix(usual).str.strip_chars_end(" \u00a0").cast(pl.Float64, strict=False)
-    parts = text.str.extract_groups(_LABELLED).struct
-    sheet.frame = sheet.frame.with_columns(pl.lit(None, pl.String).alias(_LABEL))
-    for number, label in ((plain, pl.lit(usual)), (parts[0].cast(pl.Float64), parts[1].str.strip_chars())):
-        if sheet.counts(odd)[0]:
-            is_read = odd & number.is_finite()
-            sheet.frame = sheet.frame.with_columns(
-                pl.when(is_read).then(number).otherwise(column).alias(column),
-                pl.when(is_read).then(label).otherwise(_LABEL).alias(_LABEL),
-            )
-    if sheet.unfinished and sheet.frame[_LABEL].count():
-        whole = (pl.col(LINE) != sheet.unfinished) | pl.col(_LABEL).is_not_null()
-        sheet.frame = sheet.frame.with_columns(pl.when(whole).then(column).alias(column))
-
-
-def _convert(sheet: Sheet, bound: Bound, *, believed: int) -> None:
+def _convert(sheet: Sheet, bound: Bound, strange: pl.DataFrame, *, believed: int) -> None:
     """Bring the numbers into the meaning's unit, and set `bound.unit`. One whose own unit does not fit becomes null.
 
-    --unit overrules everything. A unit in the column's name or in --map must agree with the units after the values. If
-    only the format is known, the unit after most of the `believed` values counts. Raises UnitError.
+    `strange` has each text that is no plain number, such as `46.19 W`, and on how many rows (`n`). --unit overrules
+    everything. A unit in the column's name or in --map must agree with the units after the values. If only the format
+    is known, the unit after most of the `believed` values counts. Raises UnitError.
     """
     meaning, name, column = bound.meaning, bound.column, parsed(bound.meaning)
-    has_labels = _LABEL in sheet.frame.columns
-    counts = dict(sheet.frame[_LABEL].drop_nulls().value_counts(sort=True, name="n").rows()) if has_labels else {}
+    parts = pl.col(name).str.extract_groups(_LABELLED).struct
+    texts = strange.select(name, "n", number=parts[0].cast(pl.Float64), label=parts[1].str.strip_chars())
+    texts = texts.filter(pl.col("number").is_finite())
+    by_label = texts.group_by("label").agg(pl.col("n").sum()).sort("n", "label", descending=[True, False])
+    counts: dict[str, int] = dict(by_label.iter_rows())
     units = {label: unit for label in counts if (unit := find(label, meaning.dimension)) is not None}
     say_which = f"say which with {typed('--unit', name, 'UNIT')}"
     bare_counts = True  # a number without a unit is in the column's unit
@@ -226,18 +199,17 @@ def _convert(sheet: Sheet, bound: Bound, *, believed: int) -> None:
         raise UnitError(
             f"{sheet.file}: column {name!r} has no unit; give it: {as_mapped} or {typed('--unit', name, meaning.unit)}"
         )
-    number, label = pl.col(column), pl.col(_LABEL) if has_labels else pl.lit(None, pl.String)
     target = UNITS[meaning.dimension][meaning.unit]
-    scaled = pl.lit(None, pl.Float64)
-    for stated in dict.fromkeys(units.values()):
-        factor, offset = stated.to(target)
-        of_unit = label.is_in([text for text, unit in units.items() if unit == stated])
-        scaled = pl.when(of_unit).then(number * factor + offset).otherwise(scaled)
     factor, offset = (1.0, 0.0) if bound.unit is None else bound.unit.to(target)
-    if bare_counts and factor == 1.0 and not offset:
-        scaled = pl.when(label.is_null()).then(number).otherwise(scaled)
-    elif bare_counts:
-        scaled = pl.when(label.is_null()).then(number * factor + offset).otherwise(scaled)
+    scaled = pl.col(column) * factor + offset if bare_counts else pl.lit(None, pl.Float64)
+    if counts and sheet.unfinished:  # in a last line that does not end, the unit may be cut off
+        scaled = pl.when(pl.col(LINE) != sheet.unfinished).then(scaled)
+    if counts:
+        scales = [(label, *unit.to(target)) for label, unit in units.items()]
+        schema = {"label": pl.String, "factor": pl.Float64, "offset": pl.Float64}
+        texts = texts.join(pl.DataFrame(scales, schema, orient="row"), on="label")
+        numbers = texts.select(pl.col("number") * pl.col("factor") + pl.col("offset")).to_series()
+        scaled = pl.col(name).replace_strict(texts[name], numbers, default=scaled, return_dtype=pl.Float64)
     sheet.frame = sheet.frame.with_columns(scaled.alias(column))
 
 
@@ -252,16 +224,6 @@ def _inside(bound: Bound) -> pl.Expr:
 # -- the unit of a duration -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Proof:
-    """The unit that other columns prove. `seconds` is the same duration, where they have it."""
-
-    unit: Unit
-    columns: tuple[str, ...]
-    source: str
-    seconds: pl.Expr | None = None
-
-
 def prove_unit(sheet: Sheet, bound: Bound) -> None:
     """Find the unit of the duration, turn `parsed(time)` into ms, and refuse rows that contradict themselves.
 
@@ -269,60 +231,56 @@ def prove_unit(sheet: Sheet, bound: Bound) -> None:
     """
     name, column = bound.column, parsed(bound.meaning)
     scale = 1.0 if bound.unit is None else bound.unit.to(_TIME["ms"])[0]
-    proof = _proof(sheet, bound, pl.col(column) / scale)  # of the number as it was written
+    proven, source, seconds = _proof(sheet, bound, pl.col(column) / scale)  # of the number as it was written
     if bound.unit is None:
-        if proof is None:
+        if proven is None:
             raise UnitError(
                 f"{sheet.file}: column {name!r} has no unit, and no other column proves one; say it, for example "
                 f"{typed('--unit', name, 'ms')}"
             )
-        bound.unit, bound.source = proof.unit, proof.source
-        sheet.frame = sheet.frame.with_columns(pl.col(column) * proof.unit.to(_TIME["ms"])[0])
-        sheet.units[name] = {"unit": proof.unit.name, "from": proof.source}
-    elif proof is not None and proof.unit != bound.unit:
+        bound.unit, bound.source = proven, source
+        sheet.frame = sheet.frame.with_columns(pl.col(column) * proven.to(_TIME["ms"])[0])
+        sheet.units[name] = {"unit": proven.name, "from": source}
+    elif proven not in (None, bound.unit):
         if bound.source != "--unit":
             raise UnitError(
-                f"{sheet.file}: {bound.source} says {bound.unit.name}, but {proof.source} says {proof.unit.name}; "
+                f"{sheet.file}: {bound.source} says {bound.unit.name}, but {source} says {proven.name}; "
                 f"say which with {typed('--unit', name, 'UNIT')}"
             )
-        sheet.notes.append(f"--unit says {name} is in {bound.unit.name}; by {proof.source} it is in {proof.unit.name}")
-    if proof is not None and proof.seconds is not None:
-        error = (pl.col(column) / (proof.seconds * 1000) - 1.0).abs()
+        sheet.notes.append(f"--unit says {name} is in {bound.unit.name}; by {source} it is in {proven.name}")
+    if seconds is not None:
+        error = (pl.col(column) / (seconds * 1000) - 1.0).abs()
         agreeing, contradicting = sheet.counts(error < _AGREES, error > _AGREES)
         if agreeing > contradicting:
-            sheet.refuse((error > _AGREES, f"{name} contradicts the row's own {' and '.join(proof.columns)}"))
+            sheet.refuse((error > _AGREES, f"{name} contradicts {source}"))
 
 
-def _proof(sheet: Sheet, bound: Bound, raw: pl.Expr) -> _Proof | None:
+def _proof(sheet: Sheet, bound: Bound, raw: pl.Expr) -> tuple[Unit | None, str, pl.Expr | None]:
+    """The unit of the duration `raw` that other columns prove, what proves it, and where they have it, in s."""
     columns = {name.lower(): name for name in sheet.names}
     base = split_label(bound.column)[0].removesuffix(f"_{unit_behind(bound.column, bound.meaning)}").lower()
     twins = [(columns.get(f"{base}_{unit.name}", bound.column), unit) for unit in _CANDIDATES]
-    proofs: list[tuple[tuple[str, ...], str, pl.Expr]] = [
-        ((twin,), f"column {twin!r}", _number(twin) * unit.factor) for twin, unit in twins if twin != bound.column
-    ]
+    proofs = [(f"column {twin!r}", _number(twin) * unit.factor) for twin, unit in twins if twin != bound.column]
     trained = next((name for name in sheet.names if name.lower().startswith("train_time")), None)
     if trained is None and columns.keys() >= set(_KERNELS):
-        kernels = tuple(columns[name] for name in _KERNELS)
-        first, last, number = map(_number, kernels)
+        first, last, number = (_number(columns[name]) for name in _KERNELS)
         durations = ((last - first) / (number - 1), last - first)
-        proofs += [(kernels, "the kernels' start times", seconds) for seconds in durations]
-    for names, source, seconds in proofs:
+        proofs += [("the kernels' start times", seconds) for seconds in durations]
+    for source, seconds in proofs:
         ratio = raw / pl.when(seconds > 0).then(seconds)
         comparable, *agreeing = sheet.counts(
             ratio.is_finite(), *((ratio * unit.factor - 1.0).abs() < _AGREES for unit in _CANDIDATES)
         )
         for unit, count in zip(_CANDIDATES, agreeing, strict=True):
             if count * 2 > comparable:
-                return _Proof(unit, names, source, seconds)
+                return unit, source, seconds
     if trained is None:
-        return None
+        return None, "", None
     ratio = raw / pl.when(_number(trained) >= _SHORTEST_S).then(_number(trained))
     middle = sheet.frame.select(ratio.filter(ratio.is_finite() & (ratio > 0)).median()).item()
-    if middle is None:
-        return None
     fewest, most = _ITERATIONS
-    units = [unit for unit in _CANDIDATES if 1 / most <= middle * unit.factor <= 1 / fewest]
-    return _Proof(units[0], (trained,), f"column {trained!r}") if len(units) == 1 else None
+    units = [unit for unit in _CANDIDATES if middle and 1 / most <= middle * unit.factor <= 1 / fewest]
+    return units[0] if len(units) == 1 else None, f"column {trained!r}", None
 
 
 def _number(name: str) -> pl.Expr:
