@@ -51,7 +51,8 @@ _OF_EXCEL = re.compile(r"^\s*\"?sep=.\"?\s*$", re.IGNORECASE)  # a line that tel
 # A time that kubectl logs --timestamps or docker logs -t put in front of each line.
 _IN_FRONT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?(?:Z|[+-][0-9]{2}:?[0-9]{2}) "
 _OF_INFLUX = ("#group,", "#datatype,", "#default,")  # lines in front of the header of InfluxDB
-_PIECE_LINES = 1 << 18  # that are cut at once
+_PIECE_BYTES = 1 << 25
+_PIECE_LINES, _OFTEN = 1 << 18, 8  # lines that are cut at once; of which a text comes often
 _VALUE = r"[0-9]{4}[-/]|[-+]?[0-9]+(?:\.[0-9]*)?(?: *(?:W|MHz|MiB|%|C))?$"  # what no column is called
 _UTF16 = re.compile(
     rb"(?P<little>\xff\xfe|(?:[^\x00]\x00){8})|(?P<big>\xfe\xff|(?:\x00[^\x00]){8})"
@@ -190,7 +191,7 @@ class Sheet:
 
 def read(path: Path) -> Sheet:
     """The file at `path` as a sheet: CSV or Parquet, plain or compressed. Raises InputError as `load` and `cut` do."""
-    return cut(path, load(path), Options())
+    return cut(Content.load(path), Options())
 
 
 def shown(path: Path) -> str:
@@ -198,12 +199,13 @@ def shown(path: Path) -> str:
     return path.name.encode("utf-8", "backslashreplace").decode()
 
 
-def cut(path: Path, content: bytes, options: Options) -> Sheet:
-    """The content of the file at `path` as a sheet. `options.header` has the names of its columns where it has none.
+def cut(loaded: Content, options: Options) -> Sheet:
+    """A file as a sheet; `loaded` is empty then. `options.header` has the names of its columns where it has none.
 
     Raises InputError where it is not text, or has no rows.
     """
-    sheet = Sheet(shown(path), options, sha256=hashlib.sha256(content).hexdigest(), size=len(content))
+    path, content = loaded.path, loaded.take()
+    sheet = Sheet(loaded.file, options, sha256=loaded.sha256, size=loaded.size)
     if content[:4] == b"PAR1":
         if options.header is not None:
             raise InputError(f"{path} is Parquet, which names its columns: leave out header=")
@@ -234,16 +236,22 @@ def _lines(content: bytes, path: Path) -> pl.DataFrame:
         order = "LE" if wide.lastgroup == "little" else "BE"
         raise InputError(f"{path} is text in UTF-16; write it in UTF-8: iconv -f UTF-16{order} -t UTF-8 {path.name}")
     size, content = len(content), content.lstrip(b"\x00").removeprefix(b"\xef\xbb\xbf")
-    if b"\r" in content:
-        content = content.replace(b"\r\n", b"\n") if b"\n" in content else content.replace(b"\r", b"\n")
     if not content or content.isspace():
         raise InputError(f"{path} is empty ({size} bytes): nothing to import")
-    try:
-        table = pl.read_lines(content, name="text")
-    except pl.exceptions.ComputeError:  # bytes that are not UTF-8
-        table = pl.read_lines(content.decode("utf-8", "replace").encode(), name="text")
+    if b"\n" not in content:
+        content = content.replace(b"\r", b"\n")
+    tables, begin = [], 0
+    while begin < len(content):  # in pieces, as reading takes a copy of what is read
+        end = content.find(b"\n", begin + _PIECE_BYTES) + 1 or len(content)
+        piece = content[begin:end].replace(b"\r\n", b"\n")
+        try:
+            tables.append(pl.read_lines(piece, name="text"))
+        except pl.exceptions.ComputeError:  # bytes that are not UTF-8
+            tables.append(pl.read_lines(piece.decode("utf-8", "replace").encode(), name="text"))
+        begin = end
+    table = pl.concat(tables)
     table = table.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.Int64).alias(LINE))
-    return table.filter(pl.col("text").str.strip_chars() != "")
+    return table.filter(pl.col("text").str.contains(r"\S"))
 
 
 def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path) -> None:
@@ -279,7 +287,7 @@ def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path) -> None:
         raise InputError(_NO_ROWS.format(path))
     sheet.rows = table.height + front
     text = pl.col("text")
-    again = text.str.strip_chars().is_in(_headers_again(table, header, delimiter, sheet.names, path=path))
+    again = text.is_in(_headers_again(table, header, delimiter, sheet.names, path=path))
     table = sheet.refused.take(
         table, [(text.str.contains(UNREADABLE), STRANGE), (again, "it is the header line again")]
     )
@@ -383,13 +391,13 @@ def _headers_again(table: pl.DataFrame, header: str, delimiter: str, names: list
     Raises InputError where a line names other columns, as in a log that two commands appended to.
     """
     columns = [split_label(name)[0].lower() for name in names]
-    again = [header.strip()]
+    again = [header]
     words = table.filter(~table["text"].str.contains("[0-9]")).unique("text", keep="first", maintain_order=True)
     for line, text in words.select(LINE, "text").iter_rows():
         fields = [split_label(field)[0].lower() for field in text.split(delimiter)]
         if fields == columns:
-            again.append(text.strip())
-        elif text.strip() != header.strip() and sum(field in columns for field in fields) * 2 > len(fields):
+            again.append(text)
+        elif sum(field in columns for field in fields) * 2 > len(fields):
             raise InputError(f"{path}: line {line} is a second header, with other columns; split the file there")
     return again
 
@@ -421,6 +429,7 @@ def _fields(table: pl.DataFrame, delimiter: str, sheet: Sheet, path: Path) -> pl
         piece.select(LINE, fields.alias("fields"))
         .unnest("fields")
         .select(LINE, *(pl.col(number).str.strip_chars().alias(name) for name, number in columns.items()))
+        .with_columns(pl.exclude(LINE).map_batches(_each_once))
         for piece in plain.iter_slices(_PIECE_LINES)
     ]
     if lists:
@@ -429,6 +438,13 @@ def _fields(table: pl.DataFrame, delimiter: str, sheet: Sheet, path: Path) -> pl
         pieces.append(pl.DataFrame(rows, schema, orient="row").select(LINE, *columns))
         return pl.concat(pieces).sort(LINE)
     return pl.concat(pieces) if pieces else pl.DataFrame(schema={LINE: pl.Int64} | dict.fromkeys(columns, pl.String))
+
+
+def _each_once(texts: pl.Series) -> pl.Series:
+    """The texts, in memory once each where they come again and again, as the names of GPUs do."""
+    distinct = texts.unique()
+    often = len(distinct) * _OFTEN < len(texts)
+    return texts.replace_strict(distinct, distinct) if often else texts
 
 
 def _of_other_width(plain: pl.DataFrame, size: int, width: int, delimiter: str, path: Path) -> InputError:

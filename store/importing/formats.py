@@ -135,7 +135,7 @@ def read(loaded: Content, options: Options) -> Sheet:
         for pattern, instead in _OTHERS:
             if re.search(pattern, head, re.MULTILINE | re.IGNORECASE):
                 raise InputError(f"{path} is {instead}")
-        return content.cut(path, loaded.take(), options)
+        return content.cut(loaded, options)
     if options.header is not None:
         raise InputError(f"{path} is of {known.name}, which names its values: leave out header=")
     text = loaded.take().decode("utf-8-sig", "replace")

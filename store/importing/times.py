@@ -34,6 +34,7 @@ _CIVIL = (
 )
 _NO_ZONE = "time-zone={}: there is no such time zone; an example is Europe/Berlin"
 
+_PIECE = 1 << 20  # rows that are read at once
 _HALF_DAY = timedelta(hours=12)
 _CLOCK = r"[0-9]{1,2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?"
 _UNIX = re.compile(r"[0-9]{9,19}(?:\.[0-9]+)?")
@@ -88,26 +89,30 @@ def add_instants(frame: pl.DataFrame, name: str, time_zone: str) -> pl.DataFrame
     """The frame with the times in a column of text: `EARLY` and `LATE` in ns since 1970, which differ only where an
     hour occurs twice, and `LOCAL`, whether the time has no zone. NULL where it is no time. Raises InputError."""
     _zone(time_zone)
-    frame = frame.with_columns(_unix(pl.col(name)).alias(EARLY), pl.lit(False).alias(LOCAL))
-    if not frame[EARLY].null_count():
-        return frame.with_columns(pl.col(EARLY).alias(LATE))
-    text = pl.col(name).str.replace_all("/", "-", literal=True).str.replace("T", " ", literal=True)
+    pieces = frame.select(name).iter_slices(_PIECE) if frame.height else [frame.select(name)]
+    return frame.hstack(pl.concat([_instants(piece, time_zone) for piece in pieces]))  # copies of texts are large
+
+
+def _instants(texts: pl.DataFrame, time_zone: str) -> pl.DataFrame:
+    """The columns that `add_instants` adds, of a column of texts."""
+    column = pl.col(texts.columns[0])
+    text = column.str.replace_all("/", "-", literal=True).str.replace("T", " ", literal=True)
     text = pl.when(text.str.contains(_CIVIL)).then(text.str.replace(",", ".", literal=True))
     clock = text.str.replace(f"{_OFFSET}$", "").str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="ns", strict=False)
     zone = text.str.extract(f"({_OFFSET})$", 1).str.replace("Z", "+0000").str.replace(":", "")
-    frame = frame.with_columns(clock.alias("=clock"))  # one after the other, as each takes memory
-    frame = frame.with_columns(zone.alias("=zone"))
-    clock, zone = pl.col("=clock"), pl.col("=zone")
+    frame = texts.select(_unix(column).alias(EARLY), clock.alias("clock"), zone.alias("zone"))
+    clock, zone = pl.col("clock"), pl.col("zone")
     seconds = zone.str.slice(1, 2).cast(pl.Int64) * 3600 + zone.str.slice(3, 2).cast(pl.Int64) * 60
     zoned = clock.cast(pl.Int64) - pl.when(zone.str.starts_with("-")).then(-seconds).otherwise(seconds) * NS
-    frame = frame.with_columns((clock.is_not_null() & zone.is_null()).alias(LOCAL))
-    frame = frame.with_columns(pl.coalesce(EARLY, zoned).alias(EARLY)).drop("=zone")
+    local = (clock.is_not_null() & zone.is_null()).alias(LOCAL)
     try:
-        frame = frame.with_columns(pl.coalesce(EARLY, _in_utc(clock, time_zone, "latest")).alias(LATE))
-        frame = frame.with_columns(pl.coalesce(EARLY, _in_utc(clock, time_zone, "earliest")).alias(EARLY))
+        return frame.select(
+            pl.coalesce(EARLY, zoned, _in_utc(clock, time_zone, "earliest")).alias(EARLY),
+            pl.coalesce(EARLY, zoned, _in_utc(clock, time_zone, "latest")).alias(LATE),
+            local,
+        )
     except pl.exceptions.ComputeError as error:  # `localtime` and the like, which Python knows and Polars does not
         raise InputError(_NO_ZONE.format(time_zone)) from error
-    return frame.drop("=clock")
 
 
 def _went_back() -> pl.Expr:
