@@ -156,6 +156,7 @@ class Sheet:
     used: set[str] = field(default_factory=set)  # of --at and --every, where something was read with them
     jobs: Sheet | None = None  # of telemetry: who had the GPUs, as the same file says
     source: str = ""  # of jobs: a code of `jobs.source`
+    restarts: list[int] = field(default_factory=list)  # lines in which a table names its columns again
     unfinished: int = 0  # the last line, if it does not end: a value in it may be cut off
 
     @property
@@ -288,6 +289,7 @@ def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path) -> None:
     sheet.rows = table.height + front
     text = pl.col("text")
     again = text.is_in(_headers_again(table, header, delimiter, sheet.names, path=path))
+    sheet.restarts = table.filter(again)[LINE].to_list()
     table = sheet.refused.take(
         table, [(text.str.contains(UNREADABLE), STRANGE), (again, "it is the header line again")]
     )

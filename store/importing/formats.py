@@ -83,6 +83,11 @@ _OTHERS = (
         "a log of nvidia-smi pmon, which is about processes; of GPUs, log nvidia-smi dmon -o DT",
     ),
     (
+        r"\A(?=.*\bpid\b).*\bused_(?:gpu_)?memory\b",
+        "what nvidia-smi --query-compute-apps prints, which is about processes; of GPUs, log nvidia-smi "
+        "--query-gpu=timestamp,uuid,name,memory.used --format=csv",
+    ),
+    (
         r"^\| NVIDIA-SMI ",
         "what nvidia-smi prints for people; save nvidia-smi -q instead, or log nvidia-smi "
         "--query-gpu=timestamp,uuid,name,power.draw,clocks.sm,temperature.gpu,utilization.gpu --format=csv -l 1",

@@ -132,7 +132,10 @@ def of_lost_gpus(sheet: Sheet) -> pl.DataFrame:
         sheet.notes,
     )
     lost = pl.col("=lost").is_not_null()
-    sheet.refuse((pl.col("=gpu").is_null() & lost, "the GPU is lost, and nothing says which it was"))
+    unnamed = pl.col("=gpu").is_null() & lost
+    if part is not None:
+        sheet.refuse((unnamed & stated(part).is_not_null(), "the GPU is lost, and only its PCI address is known"))
+    sheet.refuse((unnamed, "the GPU is lost, and nothing says which it was"))
     return pl.concat([_SCHEMA.to_frame(), events], how="diagonal")
 
 

@@ -20,7 +20,9 @@ from .options import typed
 from .values import is_placeholder, stated
 
 _HEX = "[0-9a-fA-F]"
-_UUID = f"(?i)^(?:GPU-|MIG-)?{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}$"
+_UUID_BODY = f"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"
+# Of a MIG instance, drivers until 465 write that of its GPU and two numbers.
+_UUID = f"(?i)^(?:(?:GPU-|MIG-)?{_UUID_BODY}|MIG-GPU-{_UUID_BODY}/[0-9]+/[0-9]+)$"
 _PLACE = r"^[A-Za-z]+[0-9]*-[A-Za-z0-9]+-[0-9]{1,2}$"  # cabinet-node-device
 _HARDWARE_ID = f"^(?:GPU-)?(?:0[xX])?{_HEX}{{12,32}}$"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.:/@ -]{0,127}$"
@@ -106,6 +108,8 @@ def _of_rows(sheet: Sheet) -> str:
         _places(sheet)
     else:
         _on_node(sheet)
+    if sheet.kind == "telemetry" and {"index", "pci_bus_id"} <= sheet.bound.keys() and "gpu" not in sheet.bound:
+        _numbered_first(sheet)
     keys = {"index", "serial", "pci_bus_id"} | ({"slot"} if {"node", "slot"} <= sheet.bound.keys() else set())
     parts = [sheet.bound[key].column for key in sorted(keys & sheet.bound.keys())]
     if "gpu" not in sheet.bound:
@@ -276,10 +280,13 @@ def _first_identity(sheet: Sheet) -> str:
         unknown = fleet.filter(pl.col("serial").is_null() & ~pl.col("gpu").str.starts_with("GPU-"))["gpu"]
         by_number = pl.when(~keys["serial"].is_in(stored) & keys["index"].is_in(unknown.implode())).then(keys["index"])
         keys = {"serial": pl.coalesce(by_number, keys["serial"])} | keys
-    if sheet.kind == "runs" and {"index", "pci_bus_id"} <= keys.keys():
-        at_address = keys.pop("pci_bus_id")  # CUDA may number GPUs otherwise than the driver
+    if {"index", "pci_bus_id"} <= keys.keys() and (sheet.kind == "runs" or "gpu" not in sheet.bound):
+        # CUDA may number GPUs otherwise than the driver, and the driver itself anew where one is lost
+        at_address = keys["pci_bus_id"]
         gpu = pl.coalesce("=gpu", pl.when(at_address.is_in(stored)).then(at_address)).alias("=gpu")
         sheet.frame = sheet.frame.with_columns(gpu, pl.when(gpu.is_null()).then("=slot").alias("=slot"))
+        if sheet.kind == "runs":
+            del keys["pci_bus_id"]
     first = "gpu" if "gpu" in sheet.bound else next(iter(keys))
     answers = pl.col("=lost").is_null() if "=lost" in sheet.frame.columns else pl.lit(True)
     for key, gpu in keys.items():
@@ -291,7 +298,45 @@ def _first_identity(sheet: Sheet) -> str:
         known = pl.concat([fleet["gpu"], sheet.frame["=gpu"]]).drop_nulls().unique().implode()
         gpus = [pl.when(gpu.is_in(known)).then(gpu) for gpu in keys.values()]
         sheet.frame = sheet.frame.with_columns(pl.coalesce("=gpu", *gpus).alias("=gpu"))
+    if "instance" not in sheet.bound and sheet.frame["=uuid"].str.starts_with("MIG-").any():
+        _instances_by_uuid(sheet, [pl.when(gpu.is_in(stored)).then(gpu) for gpu in keys.values()])
     return _where(sheet, sheet.bound[first], first)
+
+
+def _instances_by_uuid(sheet: Sheet, stored: list[pl.Expr]) -> None:
+    """A MIG instance that its UUID names is not the GPU whose number, address and serial its row has: that is its
+    `=parent`, as other rows name it, or the store."""
+    is_instance, columns = pl.col("=uuid").str.starts_with("MIG-"), []
+    parents = [pl.col("=uuid").str.extract("^MIG-(GPU-[^/]+)/", 1)]
+    for key in [key for key in ("index", "serial", "pci_bus_id") if key in sheet.bound]:
+        columns.append(sheet.bound[key].column)
+        place = pl.concat_str("=node", stated(columns[-1]), separator=":", ignore_nulls=True)
+        whole = sheet.frame.filter(~is_instance).select(place.alias("place"), "=gpu").drop_nulls().unique("place")
+        parents.append(place.replace_strict(whole["place"], whole["=gpu"], default=None, return_dtype=pl.String))
+    sheet.frame = sheet.frame.with_columns(
+        pl.when(is_instance).then(pl.coalesce(*parents, *stored)).alias("=parent"),
+        pl.when(is_instance.fill_null(False).not_()).then("=slot").alias("=slot"),
+        *(pl.when(is_instance).then(pl.lit("")).otherwise(column).alias(column) for column in columns),
+    )
+
+
+def _numbered_first(sheet: Sheet) -> None:
+    """Let a GPU without other names keep the number that its PCI address had first: where one is lost, the driver
+    gives those behind it other numbers. Where two had the same one first, no number counts."""
+    address_of = sheet.bound["pci_bus_id"].column
+    rows = sheet.frame.filter(stated(address_of).is_not_null() & pl.col("=slot").is_not_null())
+    firsts = rows.group_by("=node", address_of).agg(pl.col("=slot").n_unique().alias("n"), pl.col("=slot").first())
+    if (firsts["n"] < 2).all():
+        return
+    if firsts.select(pl.struct("=node", "=slot").is_duplicated().any()).item():
+        del sheet.bound["index"]
+        sheet.frame = sheet.frame.with_columns(_nothing("slot"))
+        return
+    sheet.notes.append("the driver's numbers of GPUs change in it: each keeps the first that its PCI address had")
+    sheet.frame = sheet.frame.join(
+        firsts.drop("n"), on=["=node", address_of], how="left", suffix=" first", nulls_equal=True, maintain_order="left"
+    )
+    sheet.frame = sheet.frame.with_columns(pl.coalesce("=slot first", "=slot").alias("=slot")).drop("=slot first")
 
 
 def _check_one_host(sheet: Sheet) -> None:
@@ -401,8 +446,8 @@ def _of_instances(frame: pl.DataFrame, sheet: Sheet) -> pl.DataFrame:
 def _uuid(text: pl.Expr) -> pl.Expr:
     """A UUID as the driver writes it, GPU-... in lower case; some tools drop the prefix. Null where it is none."""
     lower = text.str.to_lowercase()
-    prefix = pl.when(lower.str.starts_with("mig-")).then(pl.lit("MIG-")).otherwise(pl.lit("GPU-"))
-    return pl.when(text.str.contains(_UUID)).then(prefix + lower.str.replace("^(?:gpu|mig)-", ""))
+    prefix = pl.coalesce(lower.str.extract("^((?:mig-)?gpu-|mig-)", 1).str.to_uppercase(), pl.lit("GPU-"))
+    return pl.when(text.str.contains(_UUID)).then(prefix + lower.str.replace("^(?:mig-)?(?:gpu-)?", ""))
 
 
 def _hardware_id(text: pl.Expr) -> pl.Expr:

@@ -111,7 +111,7 @@ def split_label(name: str) -> tuple[str, str]:
 
 # -- meanings -------------------------------------------------------------------------------------------------
 
-METRIC_KINDS = ("number", "hex", "pstate")
+METRIC_KINDS = ("number", "hex", "pstate", "flag")
 EXACT = 2.0**53  # above it a float does not hold every integer
 
 
@@ -123,7 +123,7 @@ class Meaning:
     """
 
     name: str
-    kind: str  # number | hex | pstate | limit | text | time stamp | identity
+    kind: str  # number | hex | pstate | flag | limit | text | time stamp | identity
     description: str
     names: tuple[str, ...] = ()  # in lower case, as published files spell it
     dimension: str = ""
@@ -180,6 +180,7 @@ _BY_UNIT: dict[str, dict[str, object]] = {
 _UNLIKE: dict[str, dict[str, object]] = {
     "fan_speed": {"high": 200.0},
     "pstate": {"kind": "pstate", "high": 32.0},
+    "row_remap_failed": {"kind": "flag", "names": ("remapped_rows.failure",)},
     "memory_used": {"high": 2.0**41},  # 2 TiB: bytes taken for MiB are more
     "memory_free": {"high": 2.0**41},
 }
@@ -191,10 +192,10 @@ def _named(column: str) -> str:
 
 
 def _of_metric(metric: Metric) -> Meaning:
-    kind = {"kind": "hex" if metric.kind == "mask" else "number"}
-    limits = kind | _BY_UNIT[metric.unit] | _UNLIKE.get(metric.name, {})
     names = (*metric.smi, *(name.removesuffix(".active") for name in metric.smi if name.endswith(".active")))
-    return Meaning(_named(metric.name), description=metric.description, names=names, column=metric.name, **limits)  # type: ignore[arg-type]
+    usual: dict[str, object] = {"kind": "hex" if metric.kind == "mask" else "number", "names": names}
+    limits = usual | _BY_UNIT[metric.unit] | _UNLIKE.get(metric.name, {})
+    return Meaning(_named(metric.name), description=metric.description, column=metric.name, **limits)  # type: ignore[arg-type]
 
 
 _BOARD: tuple[Meaning, ...] = (

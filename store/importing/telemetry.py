@@ -46,10 +46,13 @@ def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:
     spent = [b.column for b in bound.values() if b.meaning.kind == "identity"]
     sheet.frame = sheet.frame.drop(*spent, *clusters, "=place", "=cabinet", strict=False)  # texts take much memory
     if "timestamp" in bound:
+        _time_of_lost(sheet, bound["timestamp"].column)
         times(sheet, bound["timestamp"], minus_one=False, stream=True)
         sheet.frame = sheet.frame.drop(bound["timestamp"].column)
     else:
         _count_times(sheet)
+    if sheet.restarts and {"gpu", "serial"}.isdisjoint(bound):
+        _check_one_log(sheet)
     identity.of_the_time(sheet, "=timestamp")
     events = [happened.of_rows(sheet, "=timestamp")]
     events.append(happened.of_lost_gpus(sheet))
@@ -86,6 +89,34 @@ def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:
             sheet.notes.append("the GPU's model is not known: --model NAME says it, and so what its power sensor sees")
     frame, of_sensors = happened.marked(frame, went_back, sheet.notes)
     return frame, pl.concat([of_sensors, *(table.drop(LINE) for table in events)], how="diagonal")
+
+
+def _time_of_lost(sheet: Sheet, column: str) -> None:
+    """A row in which even the time says that the GPU is lost has that of the row before."""
+    known = pl.when(~is_placeholder(column, minus_one=False)).then(column)
+    if sheet.frame["=lost"].count():
+        text = pl.when(pl.col("=lost").is_not_null()).then(known.forward_fill()).otherwise(column)
+        sheet.frame = sheet.frame.with_columns(text.fill_null("").alias(column))
+
+
+def _check_one_log(sheet: Sheet) -> None:
+    """Refuse logs behind each other, each with its header, that are of the same time: their GPUs of the same number
+    are of several hosts."""
+    begins, ts = pl.col("begin"), pl.col("=timestamp")
+    part = pl.Series("part", np.searchsorted(sheet.restarts, sheet.frame[LINE].to_numpy()))
+    logs = sheet.frame.with_columns(part).group_by("=gpu", "part").agg(
+        pl.col(LINE).min(), ts.min().alias("begin"), ts.max().alias("end")
+    ).sort("=gpu", "begin", LINE)  # fmt: skip
+    before = pl.col("end", "begin", LINE).shift().over("=gpu").name.suffix(" before")
+    logs = logs.drop_nulls("=gpu").with_columns(before)
+    shorter = pl.min_horizontal(pl.col("end") - begins, pl.col("end before") - pl.col("begin before"))
+    mixed = logs.filter((pl.col("end before") - begins) * 2 > shorter, pl.col("end before") > begins)
+    for gpu, first, second in mixed.head(1).select("=gpu", f"{LINE} before", LINE).iter_rows():
+        raise InputError(
+            f"{sheet.file}: the logs from line {min(first, second)} and from line {max(first, second)} on are of the "
+            f"same time, and both have a GPU {gpu}: they are of several hosts; split the file there and give each part "
+            "its --node"
+        )
 
 
 def _count_times(sheet: Sheet) -> None:

@@ -154,6 +154,8 @@ def _plain(bound: Bound) -> pl.Expr:
         return pl.coalesce(digits, text.cast(pl.Int64, strict=False)).cast(pl.Float64)
     if bound.meaning.kind == "pstate":
         return text.str.extract("^P?([0-9]{1,3})$", 1).cast(pl.Float64)
+    if bound.meaning.kind == "flag":  # Yes or No, or a number
+        text = text.str.to_lowercase().replace({"yes": "1", "no": "0"})
     number = text.cast(pl.Float64, strict=False)
     return pl.when(number.is_finite()).then(number)
 

@@ -87,7 +87,7 @@ def test_a_lost_gpu_that_nothing_names_is_no_new_gpu(store: Store, write: Write)
     ]
     path = stream(write, "uuid, pci.bus_id, power.draw [W]", *rows)
     report = import_file(store, path, Options(node="n1"))
-    assert report.refusals == {"the GPU is lost, and nothing says which it was": [3]}
+    assert report.refusals == {"the GPU is lost, and only its PCI address is known": [3]}
     events = "select kind, gpu, node, pci_bus_id from events"
     assert store.sql(events).to_pylist() == [
         {"kind": "lost", "gpu": None, "node": "n1", "pci_bus_id": "00000000:02:00.0"}
