@@ -13,7 +13,7 @@ import functools
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,19 +136,38 @@ def read(path: Path, columns: Iterable[str] | None = None, *, only: Any = None) 
     Columns that hold only NULL are left out unless they are asked for by name. Raises FileNotFoundError and
     DamagedError.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with files.opened(path) as source, pq.ParquetFile(source) as file:
-            names = {*file.schema_arrow.names}
-            chosen = [name for name in (filled_in(file) if columns is None else columns) if name in names]
-            if only is None:
-                return file.read(columns=chosen, use_threads=False).replace_schema_metadata()
+    with _damage_named(path), _opened(path) as file:
+        names = {*file.schema_arrow.names}
+        chosen = [name for name in (filled_in(file) if columns is None else columns) if name in names]
+        if only is None:
+            return file.read(columns=chosen, use_threads=False).replace_schema_metadata()
         import pyarrow.dataset as ds  # a collector does without
 
         dataset = ds.dataset(str(path.absolute()), format="parquet")
         return dataset.to_table(columns=chosen, filter=only, use_threads=False).replace_schema_metadata()
+
+
+def read_in_turn(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """As `read`, some rows at a time: a large file takes little memory."""
+    with _damage_named(path), _opened(path) as file:
+        for number in range(file.num_row_groups):
+            yield file.read_row_group(number, columns, use_threads=False)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+    import pyarrow.parquet as pq
+
+    with files.opened(path) as source, pq.ParquetFile(source) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
     except FileNotFoundError:
         raise
     except (OSError, ValueError, MemoryError, pa.ArrowException) as error:

@@ -478,16 +478,10 @@ def offline(store: Store) -> EnergySettings:
     return replace(find_settings(store.root), offline=True)
 
 
-def _of_jobs_first(answer: EnergyAnswer) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The rows that are ranked, and of people those of nobody."""
-    of_job = pl.lit(not answer.by.of_people) | (pl.col("kind") == Kind.JOB.value)
-    return answer.rows.filter(of_job), answer.rows.filter(~of_job)
-
-
 def _largest(answer: EnergyAnswer) -> pl.DataFrame:
     """The largest rows; what nobody used is always among them."""
-    ranked, nobodys = _of_jobs_first(answer)
-    return pl.concat([ranked.head(ROWS).clone(), nobodys])
+    ranked = pl.lit(not answer.by.of_people) | (pl.col("kind") == Kind.JOB.value)
+    return pl.concat([answer.rows.filter(ranked).head(ROWS).clone(), answer.rows.filter(~ranked)])
 
 
 def _usual_time(

@@ -133,15 +133,10 @@ def _with_interval(total: pl.DataFrame) -> pl.DataFrame:
 
 def _time_with_any(pieces: pl.DataFrame) -> pl.DataFrame:
     """`duration_s` of each group: the length of the union of its pieces' times."""
-    ends = (("began", 1), ("ended", -1))
-    moments = pl.concat(
-        pieces.select("_group", pl.col(name).alias("at"), pl.lit(step).alias("step")) for name, step in ends
-    )
-    moments = moments.sort("_group", "at")
-    lasted_us = (pl.col("at").shift(-1) - pl.col("at")).dt.total_microseconds()
-    covered_us = pl.when(pl.col("step").cum_sum() > 0).then(lasted_us)  # it is 0 after the last piece of a group
-    moments = moments.select("_group", (covered_us / 1e6).alias("duration_s"))
-    return moments.group_by("_group").agg(pl.col("duration_s").sum())
+    covered_until = pl.col("ended").cum_max().shift(1)
+    more = pl.col("ended") - pl.max_horizontal("began", covered_until)
+    times = pieces.select("_group", "began", "ended").sort("began").group_by("_group")
+    return times.agg((more.dt.total_microseconds().clip(0).sum() / 1e6).alias("duration_s"))
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ is left out. Where it cannot be believed, the integrated power stands in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -151,8 +151,8 @@ class Meters:
     bend_j: Floats
     edge_w: Floats
     """(k,) the largest step of the power in a segment and in the one after it."""
-    parts: Floats
-    """(parts, k) the other figures to each knot, in the order of `PARTS`."""
+    parts: Mapping[str, Floats]
+    """(k,) the figures of `PARTS` to each knot, by name; those that are 0 everywhere are left out."""
     ends_j: Floats
     """(3, k) of a window that ends at the knot, in the order of `ENDS`; between knots as a line."""
 
@@ -205,16 +205,16 @@ class Meters:
         The first two are sums. Their differences tell of windows side by side what `over` does, at a third of the cost.
         """
         _, at, step, share = self._where(numbers, moments)
-        rows = (self.parts[PARTS.index(name)] for name in ("below_j", "measured_s"))
-        below, measured = (row[at] + share * (row[at + 1] - row[at]) for row in rows)
+        below, measured = (self._part(name, at, share) for name in ("below_j", "measured_s"))
         return self._upto(at, share) - below, measured, self._ends(at, step, share)[1:].sum(axis=0)
 
     def gaps(self, longer_s: float) -> tuple[Ints, Times]:
         """Where times of more than `longer_s` without readings begin and end: the GPUs (numbers) and when (ns UTC)."""
         if not len(self):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        lasted, measured = np.diff(self.knots_s), np.diff(self.parts[PARTS.index("measured_s")])
-        at = np.flatnonzero((lasted > longer_s) & (measured <= 0))
+        lasted = np.diff(self.knots_s)
+        unread = np.diff(self.parts["measured_s"]) <= 0 if "measured_s" in self.parts else True
+        at = np.flatnonzero((lasted > longer_s) & unread)
         numbers, inside = self._gpus_of(at)
         inside &= at < self.ends[numbers] - 1
         numbers, at = numbers[inside], at[inside]
@@ -261,20 +261,23 @@ class Meters:
             return self
         h, p = np.array([learnt.get(key, (0.0, 0.0)) for key in self.gpus]).T
         of_gpu = {name: np.maximum((1 + h) * getattr(self, name) + p, 0.0) for name in _WATTS}
-        knots = {name: getattr(self, name).copy() for name in _KNOTS[2:]}
-        joules, seconds = (PARTS.index(name) for name in ("measured_j", "measured_s"))
+        parts = dict(self.parts)
+        if "measured_s" not in parts:
+            return replace(self, **of_gpu)
+        knots = {name: getattr(self, name).copy() for name in _KNOTS[2:] if name != "parts"}
+        read_j, read_s = parts.get("measured_j", np.zeros(len(self.knots_s))), parts["measured_s"]
         numbers, inside = self._gpus_of(np.arange(len(self.knots_s)))
         h_of_knot, p_of_knot = np.where(inside, np.array([h, p])[:, numbers], 0.0)
-        more_j = h_of_knot * self.parts[joules] + p_of_knot * self.parts[seconds]
+        more_j = h_of_knot * read_j + p_of_knot * read_s
         last = np.zeros(len(numbers), bool)
         last[self.ends - 1] = True  # of its GPU: no segment comes after it
-        factor = np.where(~last & (steps(self.parts[seconds]) > 0), 1 + h_of_knot, 1.0)
+        factor = np.where(~last & (steps(read_s) > 0), 1 + h_of_knot, 1.0)
         knots["energy_j"] += more_j
-        knots["parts"][joules] += more_j
+        parts["measured_j"] = read_j + more_j
         for name in ("bend_j", "edge_w", "ends_j"):
             knots[name] *= factor
         knots["slope_j"] = np.where(last, 0.0, steps(knots["energy_j"])) - knots["bend_j"]
-        return replace(self, **of_gpu, **knots)
+        return replace(self, **of_gpu, **knots, parts=parts)
 
     @classmethod
     def joined(cls, parts: Sequence[Meters]) -> Meters:
@@ -289,6 +292,11 @@ class Meters:
             if name in ("begins", "ends", "knots_ns"):
                 moved = since if name == "knots_ns" else knots
                 arrays = [array + more for array, more in zip(arrays, moved, strict=False)]
+            if name == "parts":
+                of_knots = [(part.parts, np.zeros(len(part.knots_s))) for part in parts]
+                names = dict.fromkeys(chain.from_iterable(arrays))
+                columns[name] = {key: np.concatenate([sums.get(key, none) for sums, none in of_knots]) for key in names}
+                continue
             is_array = isinstance(values, np.ndarray)
             columns[name] = np.concatenate(arrays, axis=-1) if is_array else tuple(chain.from_iterable(arrays))
         return cls(**columns)
@@ -299,17 +307,20 @@ class Meters:
         The time on the meter, s (n,); and (1 + parts + 3, n): the energy, `PARTS` and `ENDS`.
         """
         inside, at, step, share = self._where(numbers, moments)
-        figures = np.empty((1 + len(PARTS) + len(ENDS), len(moments)))
-        figures[0] = self._upto(at, share)
-        before, grown = self.parts[:, at], self.parts[:, at + 1] - self.parts[:, at]
-        figures[1 : -len(ENDS)] = before + share * grown
+        upto, since = self._upto(at, share), self.energy_j[at]
         # What is measured of a segment grows as its energy does, which need not be a line.
-        energy, of_segment = figures[0] - self.energy_j[at], self.energy_j[at + 1] - self.energy_j[at]
-        part = np.divide(energy, of_segment, out=share.copy(), where=of_segment > 0)
-        joules = PARTS.index("measured_j")
-        figures[1 + joules] = before[joules] + part * grown[joules]
-        figures[-len(ENDS) :] = self._ends(at, step, share)
-        return inside, figures
+        of_segment = self.energy_j[at + 1] - since
+        of_energy = np.divide(upto - since, of_segment, out=share.copy(), where=of_segment > 0)
+        parts = (self._part(name, at, of_energy if name == "measured_j" else share) for name in PARTS)
+        return inside, np.stack([upto, *parts, *self._ends(at, step, share)])
+
+    def _part(self, name: str, at: Ints, share: Floats) -> Floats:
+        """A figure of `PARTS` where such a share of segments has passed."""
+        sums = self.parts.get(name)
+        if sums is None:
+            return np.zeros(len(at))
+        before = sums[at]
+        return np.asarray(before + share * (sums[at + 1] - before))
 
     def _where(self, numbers: Ints, moments: Times) -> tuple[Floats, Ints, Floats, Floats]:
         """The time on the meter, the segment that it is in, how long this is, and which share of it has passed."""
@@ -434,11 +445,7 @@ def _metered(
     jumps_w = np.abs(steps(power))
     edge_w = jumps_w.copy()
     np.maximum(jumps_w[:, :-1], jumps_w[:, 1:], out=edge_w[:, :-1])
-    upto, parts = np.zeros(ts.shape), np.zeros((len(PARTS), *ts.shape))
-    np.cumsum(energy[:, :-1], axis=1, out=upto[:, 1:])
-    for sums_to, name in zip(parts, PARTS, strict=True):
-        if grown[name].any():  # many are 0 everywhere
-            np.cumsum(grown[name][:, :-1], axis=1, out=sums_to[:, 1:])
+    upto = _upto_each(energy)
     counted_s, first, last = (step * trusted).sum(axis=1), ts[:, 0], ts[:, -1]
     mostly = (counted_s > 0) & (2 * counted_s >= step.sum(axis=1))
     ends = ts.shape[1] * np.arange(1, len(gpus) + 1)
@@ -453,8 +460,14 @@ def _metered(
         knots_ns=(ts - ts[:, :1] + since_ns).ravel(), knots_s=sensed.times_s.ravel(), energy_j=upto.ravel(),
         slope_j=slope.ravel(), bend_j=bend.ravel(),
         edge_w=np.where(together, edge_w, highest_w - floor_w).ravel(),
-        parts=parts.reshape(len(PARTS), -1), ends_j=_ends(sensed, upto).reshape(len(ENDS), -1),
+        parts={name: _upto_each(grown[name]).ravel() for name in PARTS if grown[name].any()},
+        ends_j=_ends(sensed, upto).reshape(len(ENDS), -1),
     )  # fmt: skip
+
+
+def _upto_each(grown: Floats) -> Floats:
+    """By reading, the sum over the intervals before it."""
+    return np.pad(np.cumsum(grown[:, :-1], axis=1), ((0, 0), (1, 0)))
 
 
 def _ends(sensed: SensedPower, energy_j: Floats) -> Floats:
@@ -553,7 +566,7 @@ def _without_energy(
         limit_w=limit_w[:, 0], lowest_w=zeros, highest_w=np.nan_to_num(limit_w[:, 0]),
         notes=tuple(map(tuple, notes)), empty=[reason] * n, begins=np.arange(0, 2 * n, 2),
         ends=np.arange(2, 2 * n + 2, 2), knots_ns=np.arange(2 * n), knots_s=knots, energy_j=knots, slope_j=knots,
-        bend_j=knots, edge_w=knots, parts=np.zeros((len(PARTS), 2 * n)), ends_j=np.zeros((len(ENDS), 2 * n)),
+        bend_j=knots, edge_w=knots, parts={}, ends_j=np.zeros((len(ENDS), 2 * n)),
     )  # fmt: skip
 
 

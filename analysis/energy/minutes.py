@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice, pairwise
@@ -571,22 +572,33 @@ def _of_rows(pieces: _DayFiles, has: Callable[[tuple[str, str]], bool] = lambda 
         chosen = np.array([has(key) for key in days.select(_KEYS).rows()], bool)
         if not chosen.any():
             continue
-        minutes = _read(tables[ENERGY_MINUTES.name], [name for name in ENERGY_MINUTES.names if name not in _KEYS])
-        if not chosen.all():
-            minutes = minutes.filter(pa.array(np.repeat(chosen, days["minutes"].to_numpy())))
-            days = days.filter(chosen)
-        ends = np.cumsum(days["minutes"].to_numpy())
-        firsts = np.flatnonzero(np.diff(ends // _KNOTS_AT_ONCE, prepend=-1))  # GPUs
-        for first, after in pairwise([*firsts.tolist(), len(ends)]):
-            row = int(ends[first - 1]) if first else 0
-            yield _built(days[first:after], minutes[row : int(ends[after - 1])])
+        counts, path = days["minutes"].to_numpy(), tables[ENERGY_MINUTES.name]
+        firsts = np.flatnonzero(np.diff(np.cumsum(counts) // _KNOTS_AT_ONCE, prepend=-1))  # GPUs
+        with _replaced_named(path):
+            groups = parquet.read_in_turn(path, [name for name in ENERGY_MINUTES.names if name not in _KEYS])
+            minutes = next(groups)
+            for first, after in pairwise([*firsts.tolist(), len(counts)]):
+                here, rows = chosen[first:after], int(counts[first:after].sum())
+                while len(minutes) < rows:
+                    minutes = pa.concat_tables([minutes, next(groups)])
+                of_gpus, minutes = minutes[:rows], minutes[rows:]
+                if not here.all():
+                    of_gpus = of_gpus.filter(pa.array(np.repeat(here, counts[first:after])))
+                if here.any():
+                    yield _built(days[first:after].filter(here), of_gpus)
+
+
+@contextmanager
+def _replaced_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StoreError(f"{path} was replaced while it was read: run the command again") from error
 
 
 def _read(path: Path, columns: list[str]) -> pa.Table:
-    try:
+    with _replaced_named(path):
         return parquet.read(path, columns)
-    except FileNotFoundError as error:
-        raise StoreError(f"{path} was replaced while it was read: run the command again") from error
 
 
 def _frame(path: Path, columns: list[str]) -> pl.DataFrame:
@@ -609,11 +621,11 @@ def _built(days: pl.DataFrame, minutes: pa.Table) -> Meters:
         values[has_row], values[lasts] = rows, last
         return values
 
-    def upto(rows: Floats, out: Floats) -> None:
+    def upto(rows: Floats) -> Floats:
         """Up to each knot the sum of the rows before it; only differences within a GPU are asked for."""
-        if rows.any():  # many figures are 0 everywhere
-            out[1:][has_row[:-1]] = rows
-            np.cumsum(out, out=out)
+        sums = np.zeros(len(has_row))
+        sums[1:][has_row[:-1]] = rows
+        return np.cumsum(sums, out=sums)
 
     since, lasted = (
         knots(figures["ts"].astype("datetime64[ns]").astype(np.int64), ended) - np.repeat(began, counts + 1),
@@ -625,9 +637,7 @@ def _built(days: pl.DataFrame, minutes: pa.Table) -> Meters:
     read = figures["unread_s"] < step * (1 - _NOTHING)
     figures["measured_j"] = np.where(read, figures["energy_j"] - figures["filled_j"], 0.0)
     figures["measured_s"] = np.where(read, step - figures["unread_s"], 0.0)
-    sums, ends_j = np.zeros((1 + len(PARTS), len(seconds))), np.zeros((len(ENDS), len(seconds)))
-    for name, out in zip(("energy_j", *PARTS), sums, strict=True):
-        upto(figures[name], out)
+    ends_j = np.zeros((len(ENDS), len(seconds)))
     for name, out in zip(ENDS, ends_j, strict=True):
         knots(figures[name], days[f"end_{name}"].to_numpy(), out=out)
     return Meters(
@@ -638,9 +648,9 @@ def _built(days: pl.DataFrame, minutes: pa.Table) -> Meters:
         notes=tuple(tuple(map(_as_note, notes)) for notes in days["notes"].to_list()),
         empty=[None if reason is None else Reason(reason) for reason in days["reason"]],
         begins=begins, ends=ends,
-        knots_ns=since + np.repeat(offset, counts + 1), knots_s=seconds, energy_j=sums[0],
+        knots_ns=since + np.repeat(offset, counts + 1), knots_s=seconds, energy_j=upto(figures["energy_j"]),
         slope_j=knots(figures["energy_j"]), bend_j=np.zeros(len(seconds)), edge_w=knots(figures["swing_w"]),
-        parts=sums[1:], ends_j=ends_j,
+        parts={name: upto(figures[name]) for name in PARTS if figures[name].any()}, ends_j=ends_j,
     )  # fmt: skip
 
 

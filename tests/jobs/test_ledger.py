@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whorl import ledger
-from whorl.collectors.backend import Reading
+from whorl.collectors.backend import Reading, find_backend
 from whorl.errors import InputError
 from whorl.jobs.ledger import Ledger, Span
 from whorl.store import Store
@@ -727,6 +727,35 @@ def test_spans_that_are_open_are_stored_every_few_seconds_and_once_they_ended_co
     rows = ask(tmp_path / "s", "SELECT * FROM spans_now ORDER BY began, name")
     assert [(row["name"], row["state"]) for row in rows] == [("job", "ended"), ("step", "ended")]
     assert sum(row["own_j"] for row in rows) == pytest.approx(200 * 14, rel=0.02)
+
+
+def test_the_thread_sleeps_after_spans_and_stores_them_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("_LINGER_S", 0.05), ("_RECORD_S", 0.5)):
+        monkeypatch.setattr(f"whorl.jobs.ledger.book.{name}", seconds)
+    simulated, looks = find_backend("simulated")(), list[float]()
+    read = simulated.read
+
+    def looked(*gpus: Any, **options: Any) -> Any:
+        looks.append(time.monotonic())
+        return read(*gpus, **options)
+
+    monkeypatch.setattr(simulated, "read", looked)
+    with copied_stores():
+        books = Ledger(backend=simulated, gpus=[0], store=tmp_path / "s").open()
+    stored: list[str] = []
+    for name in ("first", "second"):  # the second begins just after a write, and ends long before the next one
+        with books.span(name):
+            pass
+        until = time.monotonic() + 20
+        while name not in stored and time.monotonic() < until:
+            time.sleep(0.05)
+            stored = [row["name"] for row in ask(tmp_path / "s", "SELECT name FROM spans")]
+        assert name in stored
+    time.sleep(0.3)
+    before = len(looks)
+    time.sleep(1)
+    assert len(looks) == before
+    books.close()
 
 
 def test_spans_that_could_not_be_stored_are_stored_once_when_they_can(
