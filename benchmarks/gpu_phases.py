@@ -28,7 +28,7 @@ from whorl.kernels.catalogue import KERNELS, find_kernel
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.kernels.cupy_loaded import CupyLoaded
 from whorl.kernels.device import finish
-from whorl.kernels.sizing import matrix_gflop_s, vector_gflop_s
+from whorl.kernels.sizing import flop_per_s
 from whorl.kernels.work import Buffer, Launch, Work
 from whorl.probes.catalogue import Probe, find_probe
 from whorl.probes.conditions import Asked
@@ -276,8 +276,9 @@ def _beside_ceiling(device: CupyDevice, probe: Probe, measured: Measured, best_c
         finally:
             loaded.unload()
     elif clock is not None:
-        peak = matrix_gflop_s if family == "gemm" else vector_gflop_s
-        ceiling, kind = peak(device.facts, work.precision, clock), "peak of the units" if family == "fma" else "peak"
+        facts = replace(device.facts, max_clock_mhz=clock)
+        ceiling = flop_per_s(facts, work.precision, matrix=family == "gemm") / 1e9
+        kind = "peak of the units" if family == "fma" else "peak"
     return {
         "probe": probe.name,
         "figure": figure,

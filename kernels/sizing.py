@@ -2,11 +2,9 @@
 
 These rates only choose sizes, so that a repetition takes some milliseconds everywhere. No figure is made from them.
 
-The peak rate of a GPU's arithmetic units at a clock.
-
 Multiply-adds per SM and clock cycle by compute capability: those of the ordinary units after the table of arithmetic
 throughput in NVIDIA's CUDA C++ Programming Guide, those of the tensor units from the dense peak rates of NVIDIA's
-data sheets, divided by SMs and boost clock. What is not there is not known, and has no limit.
+data sheets, divided by SMs and boost clock.
 """
 
 from __future__ import annotations
@@ -41,24 +39,6 @@ TENSOR: dict[tuple[int, int], dict[str, int]] = {
     (12, 0): {"tf32": 256, "fp16": 512, "bf16": 512, "fp8": 1024},
 }
 """Tensor units, dense matrices, summed in fp32 (fp64 for fp64)."""
-
-
-def vector_gflop_s(facts: Facts, precision: str, clock_mhz: float) -> float | None:
-    """Peak of the ordinary units at a clock, GFLOP/s (a multiply-add is two); None where it is not known.
-
-    Of int32 it is in 10^9 operations a second.
-    """
-    return _rate(VECTOR.get(facts.capability, {}).get(precision), facts, clock_mhz)
-
-
-def matrix_gflop_s(facts: Facts, precision: str, clock_mhz: float) -> float | None:
-    """Peak of what matrix products run on at a clock, GFLOP/s: tensor units where they do the precision."""
-    lanes = TENSOR.get(facts.capability, {}).get(precision) or VECTOR.get(facts.capability, {}).get(precision)
-    return _rate(lanes, facts, clock_mhz)
-
-
-def _rate(lanes: int | None, facts: Facts, clock_mhz: float) -> float | None:
-    return None if lanes is None else 2 * lanes * facts.sms * clock_mhz / 1e3
 
 
 MEMORY_SHARE = 0.4

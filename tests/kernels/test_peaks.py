@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from whorl.kernels.rounding import DTYPES
-from whorl.kernels.sizing import TENSOR, VECTOR, matrix_gflop_s, vector_gflop_s
+from whorl.kernels.sizing import TENSOR, VECTOR, flop_per_s
 from whorl.simulation.models import MODELS, GpuModel
 from whorl.simulation.rates import rates_of
 from whorl.tests.kernels.hosting import SMALL
@@ -37,24 +37,16 @@ MATRICES = [
 ]
 
 
-@pytest.mark.parametrize(("capability", "sms", "clock", "rates"), VECTORS)
-def test_ordinary_units(capability: tuple[int, int], sms: int, clock: float, rates: dict[str, float]) -> None:
-    facts = replace(SMALL, capability=capability, sms=sms)
+@pytest.mark.parametrize(
+    ("matrix", "capability", "sms", "clock", "rates"),
+    [(matrix, *row) for matrix, table in ((False, VECTORS), (True, MATRICES)) for row in table],
+)
+def test_units_reach_their_peak(
+    matrix: bool, capability: tuple[int, int], sms: int, clock: float, rates: dict[str, float]
+) -> None:
+    facts = replace(SMALL, capability=capability, sms=sms, max_clock_mhz=clock)
     for precision, tflop_s in rates.items():
-        assert vector_gflop_s(facts, precision, clock) == pytest.approx(1e3 * tflop_s, rel=0.02), precision
-
-
-@pytest.mark.parametrize(("capability", "sms", "clock", "rates"), MATRICES)
-def test_tensor_units(capability: tuple[int, int], sms: int, clock: float, rates: dict[str, float]) -> None:
-    facts = replace(SMALL, capability=capability, sms=sms)
-    for precision, tflop_s in rates.items():
-        assert matrix_gflop_s(facts, precision, clock) == pytest.approx(1e3 * tflop_s, rel=0.02), precision
-
-
-def test_what_is_not_known_has_no_limit() -> None:
-    assert vector_gflop_s(replace(SMALL, capability=(3, 5)), "fp32", 1000) is None
-    assert vector_gflop_s(replace(SMALL, capability=(7, 0)), "bf16", 1000) is None
-    assert matrix_gflop_s(replace(SMALL, capability=(7, 0)), "fp8", 1000) is None
+        assert flop_per_s(facts, precision, matrix=matrix) == pytest.approx(1e12 * tflop_s, rel=0.02), precision
 
 
 def test_precisions_are_those_of_works() -> None:
