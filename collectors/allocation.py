@@ -71,10 +71,7 @@ def current_job(environment: Mapping[str, str] = os.environ) -> CurrentJob:
     submit_folder = Path(environment.get(scheduler.submit_folder or "") or ".")
     file_name = re.sub(r"[^\w+-]", "_", job_id)
     return CurrentJob(
-        scheduler.name,
-        job_id,
-        int(restarts) if restarts.isdecimal() else 0,
-        submit_folder / f"whorl-job-{file_name}",
+        scheduler.name, job_id, int(restarts) if restarts.isdecimal() else 0, submit_folder / f"whorl-job-{file_name}"
     )
 
 

@@ -149,9 +149,7 @@ class Collected:
 
 
 def collect(
-    store: Store | str | Path | None = None,
-    options: CollectOptions | None = None,
-    hooks: CollectHooks | None = None,
+    store: Store | str | Path | None = None, options: CollectOptions | None = None, hooks: CollectHooks | None = None
 ) -> Collected:
     """Read GPUs into a store until the duration is over, or Ctrl-C, SIGTERM or SIGHUP.
 
@@ -244,11 +242,7 @@ def settle() -> None:
 
 
 def open_backend(
-    name: str,
-    options: dict[str, Any],
-    ended: Callable[[], bool] = lambda: False,
-    *,
-    patience_s: float = _OPENING_S,
+    name: str, options: dict[str, Any], ended: Callable[[], bool] = lambda: False, *, patience_s: float = _OPENING_S
 ) -> tuple[Backend, list[Device]] | None:
     """A backend and its devices; None where `ended` came first.
 
@@ -384,11 +378,7 @@ class Collecting:
         return cls(store, sampling, seconds_of(options.duration), backend, devices, journal, sampler, asides)
 
     def run(
-        self,
-        *,
-        ended: Callable[[], bool],
-        look: Callable[[], None] | None,
-        done: Callable[[Counts], None],
+        self, *, ended: Callable[[], bool], look: Callable[[], None] | None, done: Callable[[Counts], None]
     ) -> Counts:
         """Collect until the duration is over or `ended` says so; then everything is flushed and sealed.
 

@@ -167,10 +167,7 @@ def remember_as_child(root: str, cluster: str, node: str, *, until_ns: int) -> d
     here = pl.col("gpu").is_in(list(seen_on(store, node, until_ns)))
     identities = store.scan("gpus").filter(here).sort("first_seen")
     places = store.collect(identities.group_by("gpu").agg(pl.col("pci_bus_id").drop_nulls().last()))
-    return {
-        "expected": dict(places.sort("gpu").iter_rows()),
-        "running": _running(store, cluster, node, until_ns),
-    }
+    return {"expected": dict(places.sort("gpu").iter_rows()), "running": _running(store, cluster, node, until_ns)}
 
 
 def _running(store: Store, cluster: str, node: str, until_ns: int) -> list[dict[str, Any]]:

@@ -8,21 +8,7 @@ import numpy as np
 
 from .inputs import key, word
 from .sizing import bytes_per_s, far_beyond_l2, fitting, multiple, room
-from .work import (
-    COUNTERS,
-    Array,
-    Buffer,
-    Expected,
-    Facts,
-    Key,
-    Launch,
-    Output,
-    Unfit,
-    Words,
-    Work,
-    exactly,
-    zeros,
-)
+from .work import COUNTERS, Array, Buffer, Expected, Facts, Key, Launch, Output, Unfit, Words, Work, exactly, zeros
 
 BLOCK = 256
 WARP = 32

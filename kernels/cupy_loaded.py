@@ -27,20 +27,7 @@ from .cupy_buffers import Buffers
 from .cupy_waiting import Late, Throttle, Waiting
 from .device import Timed, Verdict
 from .inputs import cleared_faults, key
-from .work import (
-    FAULTS_NAME,
-    Argument,
-    Copy,
-    Facts,
-    Gemm,
-    Key,
-    Launch,
-    Output,
-    Scalar,
-    Step,
-    WordsExpected,
-    Work,
-)
+from .work import FAULTS_NAME, Argument, Copy, Facts, Gemm, Key, Launch, Output, Scalar, Step, WordsExpected, Work
 
 GRACE_S = 10.0
 """How long work that is late may take to end before the GPU counts as hanging."""

@@ -67,10 +67,7 @@ def build_copy(facts: Facts, *, direction: str, size: int | None = None) -> Work
 
 def _turned(source: str, target: str, size: int) -> tuple[Copy, Copy]:
     """All from behind the first TURN bytes, and these behind it."""
-    return (
-        Copy(source, target, size - TURN, source_at=TURN),
-        Copy(source, target, TURN, target_at=size - TURN),
-    )
+    return (Copy(source, target, size - TURN, source_at=TURN), Copy(source, target, TURN, target_at=size - TURN))
 
 
 def _expect(unturned: int, seed: int, repetitions: int) -> WordsExpected:

@@ -58,10 +58,7 @@ def build_mix(
         turns=tuple((chains, step, triad.turns[turn % 2]) for turn, step in enumerate(ring.turns)),
         flop=chain_flop("fp32", threads, ROUNDS) + 2 * n * n * k,
         bytes=12 * count,
-        outputs=(
-            *ring.outputs,
-            *(replace(triad.outputs[turn % 2], turn=turn) for turn in range(len(ring.turns))),
-        ),
+        outputs=(*ring.outputs, *(replace(triad.outputs[turn % 2], turn=turn) for turn in range(len(ring.turns)))),
         parameters={
             "blocks": blocks,
             "n": n,

@@ -224,12 +224,7 @@ class _Grid:
 
 
 def build(
-    facts: Facts,
-    *,
-    steps: int | None = None,
-    waves: int | None = None,
-    footprint: int | None = None,
-    **knobs: float,
+    facts: Facts, *, steps: int | None = None, waves: int | None = None, footprint: int | None = None, **knobs: float
 ) -> Work | Unfit:
     """FLOP: of the chains in floating point; operations: of those in int32. Bytes: of the loads from device memory and
     of what is changed there; of the loads from the L2 cache where there are no others. (Operations are loads from

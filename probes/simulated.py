@@ -99,12 +99,7 @@ def run_simulated(
     )
     plan = replace(plan, campaign=claimed.campaign)
     bench = Bench(
-        fleet,
-        began_ns=claimed.began_ns,
-        cap_w=cap_w,
-        lock_mhz=lock_mhz,
-        span_s=span_s,
-        age_days=claimed.age_days,
+        fleet, began_ns=claimed.began_ns, cap_w=cap_w, lock_mhz=lock_mhz, span_s=span_s, age_days=claimed.age_days
     )
     gpus = [identity.uuid for identity in claimed.who]
     keeping = Claimed(claimed, telemetry_s=telemetry_s)

@@ -241,13 +241,7 @@ class _OnNode(Keeping):
     there, stores no instant again."""
 
     def __init__(
-        self,
-        node: SimulatedNode,
-        chosen_gpus: Sequence[str],
-        pace: _Pace,
-        recorder: Recorder,
-        *,
-        telemetry_s: float,
+        self, node: SimulatedNode, chosen_gpus: Sequence[str], pace: _Pace, recorder: Recorder, *, telemetry_s: float
     ) -> None:
         super().__init__(node.who, pace.began_ns, recorder, telemetry_s=telemetry_s)
         self._devices = devices_of(node.cluster.drawn.model, node.who)

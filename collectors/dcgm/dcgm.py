@@ -121,12 +121,7 @@ class Dcgm(Backend):
     one_by_one = False
 
     def __init__(
-        self,
-        *,
-        host: str | None = None,
-        socket: str | None = None,
-        interval_s: float = 1.0,
-        slow_s: float = 10.0,
+        self, *, host: str | None = None, socket: str | None = None, interval_s: float = 1.0, slow_s: float = 10.0
     ) -> None:
         if host is not None and socket is not None:
             raise InputError("give host or socket, not both: an engine is reached by one of them")

@@ -52,13 +52,7 @@ class HostDevice:
     """
 
     def __init__(
-        self,
-        work: Work,
-        seed: int,
-        *,
-        edit: Edit | None = None,
-        poisoned: bool = False,
-        compiler: str | None = None,
+        self, work: Work, seed: int, *, edit: Edit | None = None, poisoned: bool = False, compiler: str | None = None
     ) -> None:
         self.work = work
         self.seed = seed

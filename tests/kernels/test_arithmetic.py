@@ -174,8 +174,7 @@ def test_tolerances_are_small_beside_the_results(name: str) -> None:
 
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize(
-    "name",
-    sample(sorted({"gemm-fp32", "gemm-tf32", "gemm-fp16", "gemm-bf16", "transformer"} - SLOW), short=3),
+    "name", sample(sorted({"gemm-fp32", "gemm-tf32", "gemm-fp16", "gemm-bf16", "transformer"} - SLOW), short=3)
 )
 def test_rounding_uses_a_fair_part_of_its_tolerance(name: str) -> None:
     """A bound that honest rounding comes nowhere near would let wrong results pass."""

@@ -28,13 +28,7 @@ DEVICES = {
     "slice": facts_of((9, 0), model="MIG 1g.10gb", sms=16, memory_bytes=9 << 30, l2_bytes=6 << 20),
     "alone": replace(facts_of((7, 0), model="P100", sms=56), capability=(6, 0), peers=0),
 }
-NEEDS = {
-    "fma-fp16": (6, 0),
-    "gemm-fp16": (7, 0),
-    "gemm-tf32": (8, 0),
-    "gemm-bf16": (8, 0),
-    "gemm-fp8": (8, 9),
-}
+NEEDS = {"fma-fp16": (6, 0), "gemm-fp16": (7, 0), "gemm-tf32": (8, 0), "gemm-bf16": (8, 0), "gemm-fp8": (8, 9)}
 
 
 def built(name: str, device: str) -> Work | Unfit:

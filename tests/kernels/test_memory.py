@@ -75,12 +75,7 @@ def test_a_stuck_bit_is_named_with_its_place_and_patterns() -> None:
     log = memory.findings(device.arrays["log"])
     assert [(error.offset, error.actual ^ error.expected) for error in log.errors] == [(16 * 777 + 8, 512)] * 2
     assert {error.pattern for error in log.errors} == {"hash of the address, inverted", "address"}
-    assert (
-        log.rose,
-        log.fell,
-        log.addresses,
-        log.pages,
-    ) == (512, 0, 1, 1)
+    assert (log.rose, log.fell, log.addresses, log.pages) == (512, 0, 1, 1)
     assert device.wrong() == 2
     assert not device.arrays["faults"][4:].any(), "no multiprocessor is to blame"
     findings = of_memory(device.arrays["log"], device.work, SMALL)

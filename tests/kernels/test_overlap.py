@@ -17,16 +17,7 @@ from whorl.kernels.catalogue import find_kernel
 from whorl.kernels.cupy_device import CupyDevice
 from whorl.kernels.device import finish
 from whorl.kernels.inputs import filled
-from whorl.kernels.overlap import (
-    EACH,
-    KEPT,
-    SPARSE,
-    TOKENS,
-    beta_order,
-    embedding_trace,
-    fetched_ahead,
-    pairs_by_state,
-)
+from whorl.kernels.overlap import EACH, KEPT, SPARSE, TOKENS, beta_order, embedding_trace, fetched_ahead, pairs_by_state
 from whorl.kernels.work import Copy, Launch, Work
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.device_memory import Fault

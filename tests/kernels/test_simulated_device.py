@@ -152,11 +152,7 @@ def test_every_kernel_that_fits_runs_on_every_model(model: GpuModel) -> None:
         assert kernel_work.flop / timed.unit_s <= max(peaks), name
         if kernel_work.path == "dram":
             assert kernel_work.bytes / timed.unit_s <= model.bandwidth_gb_s * 1e9, name
-        shares = (
-            timed.workload.compute_share,
-            timed.workload.fixed_share,
-            timed.workload.bandwidth_share,
-        )
+        shares = (timed.workload.compute_share, timed.workload.fixed_share, timed.workload.bandwidth_share)
         assert all(-1e-9 <= share <= 1 + 1e-9 for share in shares), name
         assert timed.workload.compute_share + timed.workload.fixed_share <= 1 + 1e-9, name
     assert ran >= 20

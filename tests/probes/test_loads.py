@@ -69,8 +69,7 @@ def test_a_turn_is_a_run_and_its_times_follow_the_clock(campaign: tuple[Store, F
     spans = rows(store, "select distinct began::varchar a, ended::varchar b from runs order by 1")
     assert spans[0] == {"a": "2026-01-05 00:00:05", "b": "2026-01-05 00:00:55"}
     good = rows(
-        store,
-        "select gpu, repeat, value, sm_clock_mhz f from measurements where status = 'ok' and figure = 'time'",
+        store, "select gpu, repeat, value, sm_clock_mhz f from measurements where status = 'ok' and figure = 'time'"
     )
     assert {row["repeat"] for row in good} == {0, 1, 2}
     for row in good:

@@ -16,14 +16,7 @@ from whorl.probes.settings import Settings, restore_left_over
 from whorl.store.events import Event
 from whorl.store.vocabulary import EventKind
 from whorl.tests.nvml_library import NvmlLibrary
-from whorl.tests.probes.changing import (
-    PATIENCE_S,
-    assert_as_before,
-    clock_mhz,
-    limit_w,
-    notes,
-    process_with_settings,
-)
+from whorl.tests.probes.changing import PATIENCE_S, assert_as_before, clock_mhz, limit_w, notes, process_with_settings
 
 
 class Told(list[Event]):
@@ -153,10 +146,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything(
     gpus: list[str], nvml: NvmlLibrary, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state.write_text("no folder")
-    with (
-        pytest.raises(InputError, match="no setting was changed: set WHORL_STATE"),
-        Settings(gpus, power_limit_w=300),
-    ):
+    with pytest.raises(InputError, match="no setting was changed: set WHORL_STATE"), Settings(gpus, power_limit_w=300):
         pass
     assert not nvml.setters()
 
