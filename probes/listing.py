@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ..kernels.work import Facts, Work
-    from .catalogue import Probe
+from ..errors import DeviceError, InputError
+from ..kernels.catalogue import find_kernel
+from ..kernels.work import Facts, Unfit
+from .catalogue import PROBES, SUITES, Kind, Probe
+from .effort import EFFORTS
 
 _MODEL = "V100"
 """Sizes are shown for this model if there is no GPU."""
@@ -18,34 +20,21 @@ def listing(model: str | None = None) -> tuple[str, list[dict[str, Any]]]:
     Sizes are exact and of one repetition; `time_s` is the most that a probe takes on a warm GPU, by suite. InputError
     where there is no such model.
     """
-    from .catalogue import PROBES
-
-    facts = _facts(model)
-    return facts.model, [_row(one, facts) for one in PROBES.values()]
-
-
-def _facts(model: str | None) -> Facts:
-    """The GPU for which sizes are shown. InputError if there is no such model."""
-    from ..errors import DeviceError, InputError
+    from ..kernels.cupy_device import cupy_devices
     from ..kernels.simulated_device import facts_of
     from ..simulation.models import find_model
 
+    facts = None
     if model is None:
-        from ..kernels.cupy_device import cupy_devices
-
         try:
-            return cupy_devices()[0].facts
+            facts = cupy_devices()[0].facts
         except (InputError, DeviceError, IndexError):  # no GPU is needed for a list
             model = _MODEL
-    return facts_of(find_model(model))
+    facts = facts or facts_of(find_model(model or _MODEL))
+    return facts.model, [_row(probe, facts) for probe in PROBES.values()]
 
 
 def _row(probe: Probe, facts: Facts) -> dict[str, Any]:
-    from ..kernels.catalogue import find_kernel
-    from ..kernels.work import Unfit
-    from .catalogue import SUITES, Kind
-    from .effort import EFFORTS
-
     kernel = find_kernel(probe.kernel)
     smallest = probe.suite or SUITES[-1]
     parameters = dict(probe.parameters)
@@ -53,6 +42,7 @@ def _row(probe: Probe, facts: Facts) -> dict[str, Any]:
         parameters[probe.scan[0]] = probe.scan[1][-1]
     work = kernel.build(facts, **parameters)
     runs = None if probe.kind is Kind.IDLE or isinstance(work, Unfit) else work
+    integer_flop = runs.flop if runs and runs.precision == "int32" else 0
     return {
         "name": probe.name,
         "version": probe.version,
@@ -61,9 +51,9 @@ def _row(probe: Probe, facts: Facts) -> dict[str, Any]:
         "says": probe.says,
         "kernel": probe.kernel,
         "work": kernel.says,
-        "flop": _floating(runs) if runs else None,
+        "flop": runs.flop - integer_flop if runs else None,
         "bytes": runs.bytes if runs else None,
-        "operations": _operations(runs) if runs else None,
+        "operations": runs.operations or integer_flop if runs else None,
         "unfit": work.reason if isinstance(work, Unfit) else None,
         "needs": kernel.needs or None,
         "suite": probe.suite,
@@ -73,13 +63,3 @@ def _row(probe: Probe, facts: Facts) -> dict[str, Any]:
             if SUITES.index(suite) >= SUITES.index(smallest)
         },
     }
-
-
-def _floating(work: Work) -> int:
-    """Floating-point operations of a work; 0 if it is int32, whose `flop` counts integer operations."""
-    return 0 if work.precision == "int32" else work.flop
-
-
-def _operations(work: Work) -> int:
-    """Other operations of a work, integer arithmetic included."""
-    return work.operations or (work.flop if work.precision == "int32" else 0)
