@@ -201,7 +201,6 @@ def collect(
 
 
 def _check(options: CollectOptions) -> None:
-    """Raise InputError where options do not go together, or one is not possible."""
     from .dcgm.connection import engine_address
 
     options.of_backend()
@@ -218,7 +217,6 @@ def _check(options: CollectOptions) -> None:
 
 
 def _is_here(host: str) -> bool:
-    """Whether HOST or HOST:PORT is this machine."""
     address = host.rpartition(":")[0] if host.count(":") == 1 or "]:" in host else host
     name = address.strip("[]").lower()
     here = this_host().lower()

@@ -51,7 +51,6 @@ class _TimeOnGpu:
     total: float = 0.0
 
     def add(self, busy: float, total: float) -> None:
-        """Add a time in which others were there too."""
         self.shared = True
         self.busy, self.total = self.busy + busy, self.total + total
         self.share = self.busy / self.total if self.total > 0 else None
@@ -59,8 +58,6 @@ class _TimeOnGpu:
 
 @dataclass
 class _LiveJob:
-    """An allocation of this node that runs."""
-
     allocation: str
     began_ns: int
     seen_ns: int
@@ -163,7 +160,6 @@ class JobLabels(Aside):
         return match[1] if match else ""
 
     def _start_of(self, process: int) -> int | None:
-        """When a process began, UTC in ns."""
         try:
             text = (self._proc / str(process) / "stat").read_text(errors="replace")
             ticks = int(text.rpartition(")")[2].split()[_START_TIME])

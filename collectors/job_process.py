@@ -211,7 +211,6 @@ class JobCommand(Noted):
 
 
 def _has_terminal() -> bool:
-    """Whether this process group is the one that a terminal interrupts."""
     try:
         return os.tcgetpgrp(sys.__stdin__.fileno() if sys.__stdin__ else 0) == os.getpgrp()
     except (OSError, ValueError):

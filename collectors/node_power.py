@@ -55,7 +55,6 @@ class MeterReader(Protocol):
 
 
 def _text(path: Path) -> str:
-    """What a file of the kernel says; "" where it cannot be read."""
     with contextlib.suppress(OSError):
         return path.read_text().strip()
     return ""

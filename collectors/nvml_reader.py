@@ -209,7 +209,6 @@ class Reader:
         return [entry for entry, code in zip(links, self._field_codes(links), strict=True) if code == SUCCESS]
 
     def _field_codes(self, fields: Sequence[_FieldEntry]) -> list[int]:
-        """Read some fields; the return code of each."""
         buffer = _buffer_for(fields)
         refused = int(self._get_fields(self._handle, len(fields), buffer))
         return [refused or code for _, _, _, _, _, code, _ in _ENTRY.iter_unpack(buffer)]

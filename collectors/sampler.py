@@ -187,7 +187,6 @@ class Sampler:
 
     @property
     def _connection(self) -> str:
-        """What a call of the last connection hangs in."""
         return f"connection {self._made}"
 
     @property
@@ -301,7 +300,6 @@ class Sampler:
         self._choose()
 
     def _connect_anew(self, since: int) -> None:
-        """Leave a connection that hangs, and begin another."""
         assert self._fresh is not None
         name, hanging = self.source.name, len(self._connections)
         self._made += 1
@@ -476,7 +474,6 @@ class Sampler:
         return tick
 
     def _source_back(self, now: int) -> None:
-        """The source as a whole answers again."""
         assert self._gone_since is not None
         lasted, self._gone_since = now - self._gone_since, None
         detail = f"{self.source.name} answers again after {lasted / 1e9:.1f} s"
@@ -607,7 +604,6 @@ class Sampler:
         return gone
 
     def _observed(self, device: Device) -> SeenDevice:
-        """A device that was never there before."""
         sampling, period_ms = self._sampling, self.source.period_ms
         quality = None
         if device.parent is None:
@@ -638,7 +634,6 @@ class Sampler:
     # -- threads that nobody waits for --------------------------------------------------------------------
 
     def _beside(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Do the work of such a thread."""
         try:
             work(*arguments)
         except BaseException as error:  # handed to the watching thread, which raises it

@@ -194,7 +194,6 @@ class LtProduct:
         check_status(status, f"planning a {self._says}")
 
     def _layout(self, dtype: str, rows: int, columns: int) -> c_void_p:
-        """A column-major matrix."""
         kind = c_int(DATA_TYPES[np.dtype(dtype).name])
         return self._make("MatrixLayout", kind, c_uint64(rows), c_uint64(columns), c_int64(rows))
 

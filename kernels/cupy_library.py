@@ -95,7 +95,6 @@ def gpu_count(cupy: Any) -> int:
 
 
 def _no_gpu(runtime: Any, error: RuntimeError | None) -> str:
-    """Why CUDA shows no GPU."""
     driver, built = runtime.driverGetVersion(), runtime.runtimeGetVersion()
     status = NO_DEVICE if error is None else status_of(error)
     if driver == 0:

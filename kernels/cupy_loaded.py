@@ -199,7 +199,6 @@ class CupyLoaded:
         kernel(checking.grid(count, self._device.facts.sms), (checking.BLOCK, 1, 1), args)
 
     def _ready(self, steps: Sequence[Step]) -> list[_Enqueue]:
-        """What enqueues each launch, copy and product of some steps."""
         return [
             enqueue
             for step in steps
@@ -207,7 +206,6 @@ class CupyLoaded:
         ]
 
     def _enqueues(self, step: Step) -> _Enqueue:
-        """What enqueues a step once."""
         buffers = self._buffers
         if isinstance(step, Launch):
             kernel = self._device.function(step.source, step.function, step.defines)
@@ -357,7 +355,6 @@ class CupyLoaded:
         self._warm = True
 
     def _enqueue_steps(self, steps: list[_Enqueue], throttle: Throttle | None) -> None:
-        """Enqueue steps, launch by launch."""
         for enqueue in steps:
             enqueue()
             if throttle is not None:
@@ -413,7 +410,6 @@ class CupyLoaded:
         return DeviceError(str(self._device.lost), gone=True, outcome=Outcome.HUNG)
 
     def _settle(self, limit_s: float, awaited: str) -> None:
-        """Wait until all that is enqueued is done."""
         if not self._waiting.drained(limit_s):
             raise self._late(awaited, limit_s)
 
@@ -447,7 +443,6 @@ class CupyLoaded:
             return verdict
 
     def _counted(self, address: int) -> Counts:
-        """What stands in counters on the GPU."""
         self._settle(CHECK_LIMIT_S, "the check")
         counters = cleared_faults()
         self._buffers.download(counters, address)

@@ -169,7 +169,6 @@ def _literal(factor: NDArray[Any], precision: str) -> str:
 
 @lru_cache(maxsize=16)
 def _results(precision: str, rounds: int, seed: int) -> NDArray[Any]:
-    """What comes out, as `_stored`."""
     return stored(gone_round(start_points(precision, _pairs(precision), seed), precision, rounds), precision)
 
 

@@ -140,7 +140,6 @@ def _beside(facts: Facts, kernel: str, precision: str, **parts: Any) -> Work | U
 
 
 def _places(name: str, says: str, values: Ints) -> Buffer:
-    """A buffer of row numbers."""
     content = Array(says, lambda seed: values.astype(np.uint32).reshape(-1))  # noqa: ARG005
     return Buffer(name, "uint32", values.size, content)
 

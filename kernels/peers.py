@@ -98,7 +98,6 @@ class _Exchange:
         return self
 
     def _take(self) -> None:
-        """Take what the exchange needs."""
         raise NotImplementedError
 
     def __exit__(self, *_: object) -> None:
@@ -111,7 +110,6 @@ class _Exchange:
         return self.peers.devices[position].using(self.doing)
 
     def everywhere(self, size: int) -> list[int]:
-        """Addresses of so many bytes on each GPU."""
         addresses = []
         for position in range(len(self.peers.devices)):
             with self.on(position):
@@ -120,7 +118,6 @@ class _Exchange:
         return addresses
 
     def events(self, count: int, *, timing: bool = True) -> list[list[int]]:
-        """So many events on each GPU."""
         by_gpu: list[list[int]] = []
         for position, waiting in enumerate(self.peers.waiting):
             with self.on(position):
@@ -135,7 +132,6 @@ class _Exchange:
         kernel(checking.grid(count, device.facts.sms), (BLOCK, 1, 1), args)
 
     def copy(self, position: int, target: int, source: int, size: int) -> None:
-        """Enqueue a copy in the stream of a GPU, which is the current one."""
         stream = self.peers.devices[position].stream_address
         self._runtime.memcpyAsync(target, source, size, self._runtime.memcpyDefault, stream)
 

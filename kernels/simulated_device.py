@@ -420,7 +420,6 @@ class SimulatedLoaded:
         return rates_of(self._bench.fleet.model).sms
 
     def _counts(self) -> list[int]:
-        """Elements of each output."""
         return [self.work.elements_of(output) for output in self.work.outputs]
 
     def _go_wrong(self, repetitions: int) -> None:

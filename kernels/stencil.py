@@ -94,7 +94,6 @@ def _sweep(side: int, number: int, rise: int) -> Launch:
 
 
 def _grown(sweeps: int) -> int:
-    """By how much the box has grown after a number of sweeps."""
     return sum(GROWTH[: sweeps % len(GROWTH)])
 
 

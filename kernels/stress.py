@@ -295,7 +295,6 @@ def build(
 
 
 def _mix(facts: Facts, k: Mapping[str, int], lay: _Layout, grid: _Grid) -> UnitMix:
-    """What a repetition asks of each unit."""
     steps = grid.steps * grid.waves * k["launches"]
     threads = lay.together * k["threads"]
     loads_bytes = steps * lay.window_bytes  # of one load in each step

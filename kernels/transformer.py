@@ -194,7 +194,6 @@ _BACK: tuple[dict[str, int], ...] = (
 
 
 def _buffers(shape: Shape) -> tuple[Buffer, ...]:
-    """All but the rings."""
     dtype, numbers = DTYPES[shape.precision], shape.rows * shape.width
     inputs = _inputs(shape.precision, shape.width, shape.tokens)
     windows = ("x", "slopes") if shape.depth else ("x",)
@@ -212,7 +211,6 @@ def _buffers(shape: Shape) -> tuple[Buffer, ...]:
 
 
 def _rings(shape: Shape) -> tuple[Buffer, ...]:
-    """The ring of results, and one of gradients for each layer that gets them."""
     dtype = DTYPES[shape.precision]
     gradients = (Buffer(f"d_{name}", dtype, SLOTS * prod(LAYERS[name]) * shape.width**2) for name in shape.layers)
     return (Buffer("out", dtype, SLOTS * shape.rows * shape.width), *gradients)
@@ -376,7 +374,6 @@ def _by_head(x: Doubles, parts: int) -> Doubles:
 
 
 def _in_rows(x: Doubles) -> Doubles:
-    """The way back."""
     parts, sequences, heads, tokens, _ = x.shape
     return x.transpose(1, 3, 0, 2, 4).reshape(sequences, tokens, parts * heads * HEAD)
 
@@ -455,7 +452,6 @@ def _results(precision: str, width: int, tokens: int, depth: int, seed: int) -> 
 
 
 def _flat(x: Doubles) -> Doubles:
-    """As rows."""
     return x.reshape(-1, x.shape[-1])
 
 

@@ -42,8 +42,6 @@ def measure_exchange(peers: PeerGpus, watch: Watch, probe: Probe, asked: Asked, 
 
 
 class _ExchangeProbe:
-    """One probe on some GPUs."""
-
     def __init__(self, peers: PeerGpus, watch: Watch, asked: Asked, ended: Callable[[], bool]) -> None:
         self._peers, self._watch, self._asked, self._ended = peers, watch, asked, ended
         self._gpus = [device.facts.gpu for device in peers.devices]
@@ -100,7 +98,6 @@ class _ExchangeProbe:
         return self._all_reduce(AllReduce(self._peers, self._asked.seed))
 
     def nccl(self) -> Answers:
-        """By NCCL, where CuPy has it."""
         library = nccl_of()
         if library is None:
             return dict.fromkeys(self._gpus, Unrun("this CuPy has no NCCL: install NCCL beside it"))

@@ -239,7 +239,6 @@ class GpuProcess:
         raise self._failure
 
     def _end(self) -> str:
-        """How the process ended."""
         assert self._process is not None
         self._kill(_LEAVE_S)
         status = self._process.poll()

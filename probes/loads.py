@@ -312,7 +312,6 @@ class _Turns:
 
 
 def _steady_runs(claimed: Claim, load: Load, run: int, at_ns: int) -> Iterator[Run]:
-    """A run on every GPU at steady state."""
     n, model, number = len(claimed.fleet), claimed.fleet.model, _number(claimed, run)
     random = stream(claimed.fleet.seed, "power", number)
     age_days = claimed.age_days + (at_ns - claimed.began_ns) / 86_400e9

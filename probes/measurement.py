@@ -182,7 +182,6 @@ def measure(store: Store | str | Path, names: Sequence[str], options: MeasureOpt
 
 
 def _plan(names: Sequence[str], options: MeasureOptions) -> Plan:
-    """The plan that the options ask for. Raises InputError if it cannot be done."""
     from . import catalogue
     from .campaign import Plan
     from .conditions import DUTY, PERIOD_S, Asked
@@ -276,7 +275,6 @@ def _refuse_unused(probes: Sequence[Probe], wishes: Asked, **wave: float | None)
 
 
 def _refuse_mixed(options: MeasureOptions) -> None:
-    """Raises InputError for options of another backend."""
     backend, simulated = options.backend, options.of_simulation()
     if backend not in BACKENDS:
         raise InputError(f"there is no backend {backend!r}; there are {', '.join(BACKENDS)}")

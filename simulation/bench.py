@@ -186,8 +186,6 @@ class Done:
 
 @dataclass
 class _Job:
-    """Work that is being done."""
-
     task: int
     since: int
     """The control step at which it began."""

@@ -341,12 +341,10 @@ class Fleet:
 
 
 def _node_of(gpus: int, per_node: int) -> NDArray[np.intp]:
-    """The node of each GPU, from 0."""
     return np.arange(gpus, dtype=np.intp) // per_node
 
 
 def _of_faults(fault: NDArray[np.int64], size: Floats, field: str) -> Floats:
-    """A field of the fault of each GPU."""
     values = np.full(len(fault), float(getattr(HEALTHY, field)))
     for gpu in np.flatnonzero(fault >= 0).tolist():
         values[gpu] = getattr(fault_of(int(fault[gpu]), float(size[gpu])), field)

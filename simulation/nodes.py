@@ -57,7 +57,6 @@ class _Waves:
         self._phase = random.uniform(0, 2 * np.pi, (count, nodes))
 
     def at(self, seconds: float) -> Floats:
-        """Their sum at a time. Shape (nodes,)."""
         return np.asarray(np.sin(self._rate * seconds + self._phase).sum(axis=0))
 
     def integral(self, seconds: float) -> Floats:

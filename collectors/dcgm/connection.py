@@ -256,7 +256,6 @@ class EngineConnection:
             self._xids = group
 
     def _drop(self, group: _WatchGroup) -> None:
-        """Take back a group, what is watched of it, and its group of fields."""
         agent, suppress = self.bindings.agent, contextlib.suppress(self.bindings.error)
         if group.fields is not None:
             with suppress:

@@ -101,8 +101,6 @@ class _Latest:
 
 @dataclass
 class _DeviceState:
-    """What is known of a device between two reads."""
-
     entity: Entity
     sensor: PowerSensor | None = None
     refused: dict[int, Status] = field(default_factory=dict)  # by row of METRICS
@@ -174,7 +172,6 @@ class Dcgm(Backend):
         self._announce(connection)
 
     def _meet(self, connection: EngineConnection, entities: Sequence[Entity]) -> None:
-        """Take in the devices that are there."""
         before, self._states = self._states, {}
         for entity in entities:
             state = before.get(entity.device.gpu) or _DeviceState(entity)
@@ -339,7 +336,6 @@ class Dcgm(Backend):
         return []
 
     def _leave(self) -> None:
-        """Take back our watches and groups, and leave the engine."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

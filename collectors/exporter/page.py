@@ -136,7 +136,6 @@ class PageReader:
             self._put(line[len(head) :], series, page)
 
     def _meet(self, series: text.Series) -> _Meaning:
-        """What a series is about. Raises ValueError."""
         name, labels = series.name, series.labels
         place, whose = gpus.place(name, labels), gpus.whose(labels)
         if place is not None and whose is not None:
@@ -169,7 +168,6 @@ class PageReader:
             self.full = True
 
     def _put(self, tail: str, series: _KnownSeries, page: PageContent) -> None:
-        """Take in the value behind a series. Raises ValueError."""
         column = series.column
         written, stamp_ns = text.value_and_stamp(tail)
         parsed, order = text.number_of(written), (stamp_ns or 0, series.order)
