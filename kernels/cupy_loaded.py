@@ -41,29 +41,6 @@ _CopyIn = Callable[[int], None]
 """Enqueues a copy in a stream."""
 
 
-class _Turns:
-    """Which turn comes next, and what was not audited and not checked yet."""
-
-    def __init__(self, work: Work) -> None:
-        self._count = len(work.turns)
-        self.repetitions = 0
-        """Since the inputs were filled."""
-        self.unaudited = 0
-        self.unchecked = 0
-
-    @property
-    def last(self) -> int:
-        """The turn of the last repetition; 0 before there was one."""
-        return max(self.repetitions - 1, 0) % self._count
-
-    def take(self) -> int:
-        """The next turn, which is counted as run."""
-        self.repetitions += 1
-        self.unaudited += 1
-        self.unchecked += 1
-        return self.last
-
-
 @dataclass(frozen=True)
 class _Beside:
     """The second stream of a work, and what is copied beside each turn."""
@@ -134,7 +111,7 @@ class CupyLoaded:
         self._before: list[_Enqueue] = []
         self._beside: _Beside | None = None
         self._graphs: list[int | None] = [None] * len(work.turns)
-        self._turns = _Turns(work)
+        self._repetitions = self._unaudited = self._unchecked = 0  # since the inputs were filled
         self._counters = 0
         self._warm = False
         self._repetition_s = 0.0
@@ -189,7 +166,7 @@ class CupyLoaded:
                 self._buffers.poison(buffer.name)
         self._buffers.clear_faults()
         self._enqueue_steps(self._before, None)
-        self._turns = _Turns(self._work)
+        self._repetitions = self._unaudited = self._unchecked = 0
 
     def _launch(
         self, source: str, function: str, defines: tuple[str, ...], count: int, args: tuple[Scalar, ...]
@@ -262,7 +239,7 @@ class CupyLoaded:
         if self._work.lap and each > self._work.lap:
             raise ValueError(f"{self._work.kernel}: {each} repetitions do not lie within a lap of {self._work.lap}")
         waiting, elapsed = self._waiting, self._runtime.eventElapsedTime
-        repetitions = self._turns.repetitions
+        repetitions = self._repetitions
         throttle = Throttle(waiting, self._markers, deadline)
         if not self._warm:
             self._first(throttle, deadline)
@@ -295,7 +272,7 @@ class CupyLoaded:
             anchor_ns + round(1e6 * elapsed(anchor, mark)) for mark in (spans[0][0] if spans else began, ended)
         )
         turns_ms = np.array([elapsed(*span) for span in turns]) if turns else None
-        return Timed(from_ns, to_ns, times, self._turns.repetitions - repetitions, turns_ms)
+        return Timed(from_ns, to_ns, times, self._repetitions - repetitions, turns_ms)
 
     def _timers(self) -> Iterator[int]:
         """Events with timing, one after another; they are kept for the next run."""
@@ -306,18 +283,18 @@ class CupyLoaded:
 
     def _make_room(self, each: int, throttle: Throttle) -> bool:
         """End the lap where so many more repetitions do not lie within it; whether that was so."""
-        full = 0 < self._work.lap < self._turns.unaudited + each
+        full = 0 < self._work.lap < self._unaudited + each
         if full:
             self._end_lap(throttle)
         return full
 
     def _end_lap(self, throttle: Throttle | None = None) -> None:
         """Enqueue the repetitions that a lap lacks, and its audit: of a lap that was begun all slots are written."""
-        if self._turns.unaudited:
-            while self._turns.repetitions % self._work.lap:
+        if self._unaudited:
+            while self._repetitions % self._work.lap:
                 self._enqueue(throttle)
             self._enqueue_steps(self._audit, throttle)
-            self._turns.unaudited = 0
+            self._unaudited = 0
 
     def _dated(self, anchor: int, deadline: float) -> int:
         """When an event was reached, UTC in ns: the GPU's own clock has no date. Tried again where the host was held
@@ -362,7 +339,10 @@ class CupyLoaded:
 
     def _enqueue(self, throttle: Throttle | None, turned: int | None = None, *, apart: bool = False) -> None:
         """Enqueue the next repetition; the event `turned` is recorded after its turn, and `apart` before its copies."""
-        turn, beside = self._turns.take(), self._beside
+        turn, beside = self._repetitions % len(self._steps), self._beside
+        self._repetitions += 1
+        self._unaudited += 1
+        self._unchecked += 1
         graph = self._graphs[turn]
         if beside is not None and not apart:
             beside.begin(turn)
@@ -427,19 +407,20 @@ class CupyLoaded:
     async def check(self) -> Verdict:
         """See `Loaded.check`."""
         with self._device.using(f"checking {self._work.kernel}"):
-            turns, work = self._turns, self._work
+            work = self._work
             if work.lap:
                 self._end_lap()
-            verdict = Verdict(0, 0, repetitions=turns.unchecked)
+            last_turn = max(self._repetitions - 1, 0) % len(self._steps)
+            verdict = Verdict(0, 0, repetitions=self._unchecked)
             if work.compared:
                 counts = self._counted(self._buffers[FAULTS_NAME])
-                verdict += checking.inside(work.kernel, counts, turns.unchecked, work.compared)
+                verdict += checking.inside(work.kernel, counts, self._unchecked, work.compared)
                 self._buffers.clear_faults()
             for output in work.outputs:
-                if output.turn in (None, turns.last):
+                if output.turn in (None, last_turn):
                     verdict += self._compare(output)
             self._settle(CHECK_LIMIT_S, "the check")
-            turns.unchecked = 0
+            self._unchecked = 0
             return verdict
 
     def _counted(self, address: int) -> Counts:
@@ -453,7 +434,7 @@ class CupyLoaded:
         buffer = self._buffers.buffer(output.buffer)
         count = self._work.elements_of(output)
         begin = self._buffers[buffer.name] + output.at * np.dtype(buffer.dtype).itemsize
-        expected = output.expect(self._seed, self._turns.repetitions)
+        expected = output.expect(self._seed, self._repetitions)
         self._buffers.overwrite(self._counters, cleared_faults())
         counters = np.uint64(self._counters)
         defines: tuple[str, ...] = ()
