@@ -111,43 +111,6 @@ def suspended() -> Generator[None, Any, Any]:
     return (yield)
 
 
-class WorkCurve:
-    """Work done at the end of each control step, of every GPU, from some step on.
-
-    `begin`, then `note` after every step; the array that is noted has the shape (gpus,), in any unit of work.
-    """
-
-    def __init__(self, gpus: int) -> None:
-        self._done = np.zeros((gpus, 256))
-        self._from = 0
-
-    def begin(self, step: int, worked: Floats) -> None:
-        """Forget what was noted, and begin at a step."""
-        self._from = step
-        self._done[:, 0] = worked
-
-    def note(self, step: int, worked: Floats, needed_from: int) -> None:
-        """What is done at the end of a step that follows the last one; before `needed_from` may be dropped."""
-        if step - self._from == self._done.shape[1]:
-            self._make_room(needed_from)
-        self._done[:, step - self._from] = worked
-
-    def crossings(self, gpu: int, since: int, step: int, bounds: Floats) -> Floats:
-        """When a GPU had done as much as each bound, in steps after `since`: on the lines between the noted steps.
-
-        All bounds must lie between what was done at `since` and at `step`, and the GPU must have worked all the time.
-        """
-        curve = self._done[gpu, since - self._from : step - self._from + 1]
-        return np.interp(bounds, curve, np.arange(len(curve), dtype=np.float64))
-
-    def _make_room(self, needed_from: int) -> None:
-        """Drop what is not needed any more, or take more room."""
-        remaining, width = self._done[:, needed_from - self._from :], self._done.shape[1]
-        done = np.zeros((len(remaining), 2 * width if remaining.shape[1] > width // 2 else width))
-        done[:, : remaining.shape[1]] = remaining
-        self._done, self._from = done, needed_from
-
-
 CONTEXT_BYTES = 300 << 20
 """Device memory that a context takes (assumed)."""
 
@@ -158,6 +121,7 @@ Tick = Callable[[Readings, list[Happening]], None]
 DAY_NS = 86_400_000_000_000
 
 _NEVER = 1 << 62
+_MOST_OVER = 256  # control steps that are kept although no job needs them
 
 
 @dataclass(frozen=True)
@@ -245,7 +209,9 @@ class Bench:
         self._jobs: dict[int, _Job] = {}  # by GPU
         self._target = np.full(n, inf)  # where a GPU's job ends, as steps of work
         self._first_deadline = _NEVER  # no job is late before
-        self._curve = WorkCurve(n)
+        # What each GPU had worked, as steps at the highest clock, at the end of each control step from a first one on.
+        self._worked: list[Floats] = []
+        self._worked_from = 0
         self._tick_s, self._ticked_ns = 0.1, 0  # the second since the start
 
         self._tasks = Tasks()
@@ -407,7 +373,7 @@ class Bench:
         start = float(self._simulation.worked_steps[gpu])
         job = _Job(self._tasks.running, self._step, np.cumsum(units), start, each, deadline)
         if not self._jobs:
-            self._curve.begin(self._step, self._simulation.worked_steps)
+            self._worked, self._worked_from = [self._simulation.worked_steps.copy()], self._step
         self._jobs[gpu] = job
         self._first_deadline = min(self._first_deadline, deadline)
         self._target[gpu] = start + job.bounds[-1]
@@ -536,8 +502,11 @@ class Bench:
     def _look_at_jobs(self) -> None:
         """Note the work done in this step, and end the jobs that are done or late."""
         worked = self._simulation.worked_steps
-        oldest = next(iter(self._jobs.values()))  # they stand in the order in which they began
-        self._curve.note(self._step, worked, oldest.since)
+        self._worked.append(worked.copy())
+        over = next(iter(self._jobs.values())).since - self._worked_from  # they stand in the order in which they began
+        if over > _MOST_OVER:
+            del self._worked[:over]
+            self._worked_from += over
         for gpu in np.flatnonzero(worked >= self._target).tolist():
             self._end(gpu, self._measured(gpu, self._jobs[gpu]))
         if self._first_deadline <= self._step:
@@ -551,7 +520,8 @@ class Bench:
 
     def _measured(self, gpu: int, job: _Job) -> Done:
         """When each repeat ended: where the curve of the work done crosses its bound."""
-        ends = self._curve.crossings(gpu, job.since, self._step, job.start + job.bounds)
+        curve = [worked[gpu] for worked in self._worked[job.since - self._worked_from :]]
+        ends = np.interp(job.start + job.bounds, curve, np.arange(len(curve), dtype=np.float64))
         began_ns = self.began_ns + job.since * STEP_NS
         times = ends.copy()
         times[1:] -= ends[:-1]
