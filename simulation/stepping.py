@@ -61,11 +61,6 @@ class Readings:
     lost: NDArray[np.bool_]
     """GPUs that have fallen off the bus: nothing of theirs is known."""
 
-    @property
-    def missing(self) -> dict[str, NDArray[np.bool_]]:
-        """For each column of `values`, where the value is not known."""
-        return dict.fromkeys(self.values, self.lost)
-
 
 @dataclass(frozen=True)
 class Happening:
