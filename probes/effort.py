@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from .catalogue import Kind, Probe
 
@@ -82,54 +83,22 @@ class Effort:
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of the staircase: shares of the SMs under load."""
 
-EFFORTS = {
-    effort.suite: effort
-    for effort in (
-        Effort(
-            "quick",
-            precision=0.005,
-            least_s=0.8,
-            limit_s=2.0,
-            repeats=20,
-            warm_up_s=2.2,
-            first_warm_up_s=6.0,
-            slope_k_s=0.5,
-            slope_s=1.0,
-            idle_s=2.0,
-            level_s=1.5,
-            wave_s=3.0,
-            soak_s=60.0,
-        ),
-        Effort(
-            "standard",
-            precision=0.001,
-            least_s=1.5,
-            limit_s=4.5,
-            repeats=20,
-            warm_up_s=5.0,
-            first_warm_up_s=15.0,
-            slope_k_s=0.2,
-            slope_s=3.0,
-            idle_s=4.0,
-            level_s=2.0,
-            wave_s=6.0,
-            soak_s=600.0,
-        ),
-        Effort(
-            "full",
-            precision=0.0005,
-            least_s=5.0,
-            limit_s=30.0,
-            repeats=50,
-            warm_up_s=60.0,
-            first_warm_up_s=120.0,
-            slope_k_s=0.05,
-            slope_s=10.0,
-            idle_s=20.0,
-            level_s=5.0,
-            wave_s=20.0,
-            soak_s=1200.0,
-        ),
-    )
+_ROWS: dict[str, tuple[Any, Any, Any]] = {
+    "suite": ("quick", "standard", "full"),
+    "precision": (0.005, 0.001, 0.0005),
+    "least_s": (0.8, 1.5, 5.0),
+    "limit_s": (2.0, 4.5, 30.0),
+    "repeats": (20, 20, 50),
+    "warm_up_s": (2.2, 5.0, 60.0),
+    "first_warm_up_s": (6.0, 15.0, 120.0),
+    "slope_k_s": (0.5, 0.2, 0.05),
+    "slope_s": (1.0, 3.0, 10.0),
+    "idle_s": (2.0, 4.0, 20.0),
+    "level_s": (1.5, 2.0, 5.0),
+    "wave_s": (3.0, 6.0, 20.0),
+    "soak_s": (60.0, 600.0, 1200.0),
 }
+"""The fields of `Effort`, of each suite in turn."""
+
+EFFORTS = {column[0]: Effort(**dict(zip(_ROWS, column, strict=True))) for column in zip(*_ROWS.values(), strict=True)}
 """By the name of the suite."""

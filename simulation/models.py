@@ -12,7 +12,9 @@ The power sensors see part of the time only (`store/power_sensors.py`). Power is
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,111 +77,43 @@ class GpuModel:
         return self.min_clock_mhz + self.clock_step_mhz * np.arange(bins, dtype=np.float64)
 
 
-V100 = GpuModel(
-    name="V100-SXM2",
-    power_limit_w=300,
-    min_power_limit_w=150,
-    min_clock_mhz=135,
-    max_clock_mhz=1530,
-    clock_step_mhz=7.5,
-    memory_clock_mhz=877,
-    bandwidth_gb_s=900,
-    memory_gb=16,
-    lanes=64 * 80,
-    shutdown_c=90,
-    max_operating_c=83,
-    slowdown_c=87,
-    min_v=0.712,
-    max_v=1.043,
-    knee_mhz=945,
-    board_w=43.6,
-    leakage_w=21.4,
-    leakage_v=0.95,
-    leakage_per_k=0.036,
-    dynamic_w=300,
-    memory_w_per_gb_s=0.030,
-    resistance_k_w=0.136,
-    inlet_c=21.9,
-)
-A100 = GpuModel(
-    name="A100-SXM4-80",
-    power_limit_w=400,
-    min_power_limit_w=100,
-    min_clock_mhz=210,
-    max_clock_mhz=1410,
-    clock_step_mhz=15,
-    memory_clock_mhz=1593,
-    bandwidth_gb_s=2039,
-    memory_gb=80,
-    lanes=64 * 108,
-    shutdown_c=92,
-    max_operating_c=85,
-    slowdown_c=89,
-    min_v=0.70,
-    max_v=1.00,
-    knee_mhz=900,
-    board_w=58,
-    leakage_w=32,
-    leakage_v=0.90,
-    leakage_per_k=0.034,
-    dynamic_w=355,
-    memory_w_per_gb_s=0.025,
-    resistance_k_w=0.095,
-    inlet_c=24,
-)
-H100 = GpuModel(
-    name="H100-SXM5",
-    power_limit_w=700,
-    min_power_limit_w=200,
-    min_clock_mhz=345,
-    max_clock_mhz=1980,
-    clock_step_mhz=15,
-    memory_clock_mhz=2619,
-    bandwidth_gb_s=3352,
-    memory_gb=80,
-    lanes=128 * 132,
-    shutdown_c=92,
-    max_operating_c=87,
-    slowdown_c=89,
-    min_v=0.67,
-    max_v=1.075,
-    knee_mhz=1095,
-    board_w=66,
-    leakage_w=55,
-    leakage_v=0.90,
-    leakage_per_k=0.032,
-    dynamic_w=780,
-    memory_w_per_gb_s=0.024,
-    resistance_k_w=0.060,
-    inlet_c=25,
-)
-H200 = GpuModel(
-    name="H200-SXM5",
-    power_limit_w=700,
-    min_power_limit_w=200,
-    min_clock_mhz=345,
-    max_clock_mhz=1980,
-    clock_step_mhz=15,
-    memory_clock_mhz=3201,
-    bandwidth_gb_s=4800,
-    memory_gb=141,
-    lanes=128 * 132,
-    shutdown_c=95,
-    max_operating_c=87,
-    # Like the other rows the slowdown threshold; the prototype took the maximum operating temperature, 87 °C.
-    slowdown_c=89,
-    min_v=0.67,
-    max_v=1.075,
-    knee_mhz=1095,
-    board_w=70,
-    leakage_w=55,
-    leakage_v=0.90,
-    leakage_per_k=0.032,
-    dynamic_w=770,
-    memory_w_per_gb_s=0.022,
-    resistance_k_w=0.060,
-    inlet_c=25,
-)
+_ROWS: dict[str, tuple[Any, ...]] = {
+    "name": ("V100-SXM2", "A100-SXM4-80", "H100-SXM5", "H200-SXM5"),
+    "power_limit_w": (300, 400, 700, 700),
+    "min_power_limit_w": (150, 100, 200, 200),
+    "min_clock_mhz": (135, 210, 345, 345),
+    "max_clock_mhz": (1530, 1410, 1980, 1980),
+    "clock_step_mhz": (7.5, 15, 15, 15),
+    "memory_clock_mhz": (877, 1593, 2619, 3201),
+    "bandwidth_gb_s": (900, 2039, 3352, 4800),
+    "memory_gb": (16, 80, 80, 141),
+    "lanes": (64 * 80, 64 * 108, 128 * 132, 128 * 132),
+    "shutdown_c": (90, 92, 92, 95),
+    "max_operating_c": (83, 85, 87, 87),
+    "slowdown_c": (87, 89, 89, 89),
+    "min_v": (0.712, 0.70, 0.67, 0.67),
+    "max_v": (1.043, 1.00, 1.075, 1.075),
+    "knee_mhz": (945, 900, 1095, 1095),
+    "board_w": (43.6, 58, 66, 70),
+    "leakage_w": (21.4, 32, 55, 55),
+    "leakage_v": (0.95, 0.90, 0.90, 0.90),
+    "leakage_per_k": (0.036, 0.034, 0.032, 0.032),
+    "dynamic_w": (300, 355, 780, 770),
+    "memory_w_per_gb_s": (0.030, 0.025, 0.024, 0.022),
+    "resistance_k_w": (0.136, 0.095, 0.060, 0.060),
+    "inlet_c": (21.9, 24, 25, 25),
+}
+"""The fields of `GpuModel`, of the four models in turn. H200's slowdown threshold is that of the other ones."""
+
+T = TypeVar("T")
+
+
+def by_column(kind: Callable[..., T], rows: Mapping[str, tuple[Any, ...]]) -> list[T]:
+    """An object for each column of a table of its fields."""
+    return [kind(**dict(zip(rows, column, strict=True))) for column in zip(*rows.values(), strict=True)]
+
+
+V100, A100, H100, H200 = by_column(GpuModel, _ROWS)
 
 PARAMETERS = "3"
 """Version of the parameter set: it grows when a number here, of a workload or of a fault changes."""

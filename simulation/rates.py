@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from .models import A100, H100, H200, V100, GpuModel
+from .models import A100, H100, H200, V100, GpuModel, by_column
 
 
 @dataclass(frozen=True)
@@ -73,50 +74,31 @@ class ModelRates:
         return self.l2_ns + (1 - in_l2) * (self.dram_ns - self.l2_ns), self.l2_ns
 
 
-_HOPPER = ModelRates(
-    capability=(9, 0),
-    sms=132,
-    vector={"fp64": 128, "fp32": 256, "fp16": 512, "bf16": 512, "int32": 128},
-    tensor={"fp64": 256, "tf32": 2048, "fp16": 4096, "bf16": 4096, "fp8": 8192},
-    l2_mib=50,
-    l2_bytes_per_clock=3600,
-    pcie_gb_s=51.0,
-    peer_gb_s=360.0,
-    l2_ns=140.0,
-    dram_ns=330.0,
-    shared_kib=227,
-)
-
-RATES = {
-    V100.name: ModelRates(
-        capability=(7, 0),
-        sms=80,
-        vector={"fp64": 64, "fp32": 128, "fp16": 256, "int32": 128},
-        tensor={"fp16": 1024},
-        l2_mib=6,
-        l2_bytes_per_clock=1600,
-        pcie_gb_s=12.6,
-        peer_gb_s=46.0,
-        l2_ns=128.0,
-        dram_ns=290.0,
-        shared_kib=96,
+_ROWS: dict[str, tuple[Any, ...]] = {
+    "capability": ((7, 0), (8, 0), (9, 0)),
+    "sms": (80, 108, 132),
+    "vector": (
+        {"fp64": 64, "fp32": 128, "fp16": 256, "int32": 128},
+        {"fp64": 64, "fp32": 128, "fp16": 512, "bf16": 256, "int32": 128},
+        {"fp64": 128, "fp32": 256, "fp16": 512, "bf16": 512, "int32": 128},
     ),
-    A100.name: ModelRates(
-        capability=(8, 0),
-        sms=108,
-        vector={"fp64": 64, "fp32": 128, "fp16": 512, "bf16": 256, "int32": 128},
-        tensor={"fp64": 128, "tf32": 1024, "fp16": 2048, "bf16": 2048},
-        l2_mib=40,
-        l2_bytes_per_clock=3200,
-        pcie_gb_s=25.2,
-        peer_gb_s=240.0,
-        l2_ns=150.0,
-        dram_ns=330.0,
-        shared_kib=163,
+    "tensor": (
+        {"fp16": 1024},
+        {"fp64": 128, "tf32": 1024, "fp16": 2048, "bf16": 2048},
+        {"fp64": 256, "tf32": 2048, "fp16": 4096, "bf16": 4096, "fp8": 8192},
     ),
-    H100.name: _HOPPER,
-    H200.name: _HOPPER,
+    "l2_mib": (6, 40, 50),
+    "l2_bytes_per_clock": (1600, 3200, 3600),
+    "pcie_gb_s": (12.6, 25.2, 51.0),
+    "peer_gb_s": (46.0, 240.0, 360.0),
+    "l2_ns": (128.0, 150.0, 140.0),
+    "dram_ns": (290.0, 330.0, 330.0),
+    "shared_kib": (96, 163, 227),
 }
+"""The fields of `ModelRates`, of V100, A100 and Hopper in turn."""
+
+_V100, _A100, _HOPPER = by_column(ModelRates, _ROWS)
+RATES = {V100.name: _V100, A100.name: _A100, H100.name: _HOPPER, H200.name: _HOPPER}
 
 
 def rates_of(model: GpuModel) -> ModelRates:
