@@ -288,7 +288,10 @@ def _drawn(
         raise InputError(f"{faults} faults cannot be planted in {gpus} GPUs")
     index, size = np.full(gpus, -1, dtype=np.int64), np.full(gpus, nan)
     places, turn = _places(gpus, seed)[:faults], np.arange(faults) % len(turns)
-    index[places], size[places] = np.array([i for i, _ in turns])[turn], np.array([one for _, one in turns])[turn]
+    index[places], size[places] = (
+        np.array([i for i, _ in turns])[turn],
+        np.array([usual_size for _, usual_size in turns])[turn],
+    )
     return index, size
 
 
