@@ -68,7 +68,9 @@ class Timelines:
 
 def timelines(store: Store, campaign: Probed, gpus: Sequence[str]) -> Timelines | None:
     """The telemetry of `gpus` over a campaign, and the median of all its GPUs; None where the store has none."""
-    first = campaign.runs.group_by("gpu").agg(pl.col("began").min().alias("first"), pl.col("ended").max().alias("last"))
+    first = campaign.runs.group_by(pl.col("gpu").cast(pl.String)).agg(
+        pl.col("began").min().alias("first"), pl.col("ended").max().alias("last")
+    )
     first = first.drop_nulls()
     if first.is_empty():
         return None
@@ -126,7 +128,9 @@ def _parts(runs: pl.DataFrame, step_s: float) -> pl.DataFrame:
     ]
     ended_runs = runs.drop_nulls(["began", "ended"]).sort("gpu", "began").with_columns(*seconds)
     nth = pl.int_range(pl.len()).over("gpu", "workload").cast(pl.String)
-    ended_runs = ended_runs.select("gpu", "since", "until", pl.concat_str("workload", pl.lit(" "), nth).alias("part"))
+    ended_runs = ended_runs.select(
+        pl.col("gpu").cast(pl.String), "since", "until", pl.concat_str("workload", pl.lit(" "), nth).alias("part")
+    )
     before = ended_runs.with_columns(
         pl.col("until").shift().over("gpu").alias("since"),
         pl.col("since").alias("until"),

@@ -56,10 +56,10 @@ def measurements(
         if names:  # of results too: a join with those of all workloads takes twice as long
             runs = runs.filter(pl.col(column).is_in(list(names)))
             times = times.filter(pl.col(column).is_in(list(names)) | pl.col(column).is_null())
-    runs = runs.select("run_id", _short("cluster", "workload", "gpu"), *_CONDITIONS)
+    runs = runs.select("run_id", short("cluster", "workload", "gpu"), *_CONDITIONS)
     if store.collect(times.select((pl.col("repeat") > 0).any())).item():
         times = times.group_by("run_id").agg(pl.col("value").median(), pl.col("unit").first())
-    times = times.select("run_id", "value", _short("unit"))
+    times = times.select("run_id", "value", short("unit"))
     # In the order of the files, so that the same store gives the same answer to the last bit.
     joined = runs.join(times, on="run_id", how="left" if untimed else "inner", maintain_order="left")
     frame = store.collect(joined)
@@ -88,8 +88,8 @@ def untrusted(store: Store, *, clusters: Sequence[str] = (), workloads: Sequence
     ]
 
 
-def _short(*names: str) -> pl.Expr:
-    """Columns of few values in many rows, as 4 bytes a row."""
+def short(*names: str) -> pl.Expr:
+    """Columns of few different texts in many rows, as 4 bytes a row."""
     return pl.col(names).cast(pl.Categorical)
 
 
@@ -99,7 +99,7 @@ def places(store: Store) -> pl.DataFrame:
     by_gpu = placed.group_by("cluster", "gpu").agg(
         pl.col("node").n_unique().alias("nodes"), pl.col("node").first(), pl.col("cabinet").drop_nulls().first()
     )
-    return store.collect(by_gpu.filter(pl.col("nodes") == 1).select(_short("cluster", "gpu", "node", "cabinet")))
+    return store.collect(by_gpu.filter(pl.col("nodes") == 1).select(short("cluster", "gpu", "node", "cabinet")))
 
 
 def coupled_jobs(frame: pl.DataFrame) -> pl.DataFrame:
@@ -111,7 +111,7 @@ def coupled_jobs(frame: pl.DataFrame) -> pl.DataFrame:
     job_id are never coupled. Nor are runs of probes (`probe_version`, where there is such a column): a probe times
     each GPU alone, whatever the job that it runs in.
     """
-    if "probe_version" in frame.columns:
+    if "probe_version" in frame.columns and frame["job_id"].null_count() < frame.height:
         frame = frame.with_columns(pl.when(pl.col("probe_version").is_null()).then("job_id").alias("job_id"))
     if frame["job_id"].null_count() == frame.height:
         return frame
@@ -381,7 +381,7 @@ def codes(texts: pl.Series, names: Sequence[str] | None = None) -> Ints:
         distinct = texts.drop_nulls().unique()
         return _by_number(texts, distinct, codes(distinct.cast(pl.String), names))
     places = texts.cast(pl.Enum(names), strict=False).to_physical().cast(pl.Int64)
-    return places.fill_null(-1).to_numpy().astype(np.int64)
+    return places.fill_null(-1).to_numpy()
 
 
 def numbers(texts: pl.Series) -> tuple[Ints, list[str]]:

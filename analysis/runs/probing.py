@@ -20,7 +20,7 @@ from ...store.names import TRIAL_CAMPAIGN, gpu_name
 from ...store.vocabulary import EventKind, stated
 from ..by_number import by_number
 from ..engines import HERE, Coverage, Engine, opened
-from .measurements import SOUND, coupled_jobs, told_apart
+from .measurements import SOUND, coupled_jobs, short, told_apart
 from .windows import GpuDays, PartRows, Progress, gpu_days, made, reasons_of
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 _RUNS = (
-    "run_id", "workload", "gpu", "job_id", "began", "ended", "sm_clock_mhz", "mem_clock_mhz", "temperature_c",
-    "power_w", "conditions", "probe_version", "versions", "clock_events", "ended_by", "status",
-    "status_detail",
+    "job_id", "began", "ended", "sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w", "conditions",
+    "probe_version", "versions", "clock_events", "ended_by", "status_detail",
 )  # fmt: skip
+_SHORT = ("workload", "gpu", "status")
 
 _STATED = (
     "simulated", "path", "flop", "bytes", "operations", "input", "clock", "locked_clock_mhz", "asked_power_limit_w",
@@ -99,9 +99,9 @@ class Probed:
     power_limit_w, sm_clock_max_mhz, temperature_max_operating_c, temperature_slowdown_c; sorted by cabinet, node and
     slot. `name` is that of view `gpus_now`."""
     runs: pl.DataFrame
-    """One row a run: the columns of `runs` (of `conditions` some fields), those of `gpus` but `uuid`,
-    `run_figures.FIGURES`, and `value`, `low`, `high` (the median of its repeats with its 95 % interval, ms; null where
-    it has none), `repeats`, and `stresses`."""
+    """One row a run: the columns of `runs` (of `conditions` some fields), node, model, slot and power_limit_w of its
+    GPU, `FIGURES`, and `value`, `low`, `high` (the median of its repeats with its 95 % interval, ms; null where it has
+    none), `repeats`, and `stresses`."""
     events: pl.DataFrame
     """ts, gpu, node, kind, code, detail: of these GPUs, while the campaign ran."""
     planned: int | None = None
@@ -357,7 +357,7 @@ def _probed(store: Store, name: str | None, cluster: str, *, every: bool) -> Pro
     runs, empty = _rows(store, name, cluster, every=every)
     of_kind = runs.select("run_id", "cluster", "workload", "gpu", *{"conditions"}.difference(empty))
     of_kind = of_kind.with_columns(pl.lit(None, kind).alias(column) for column, kind in empty.items())
-    runs = runs.drop("cluster").with_columns(told_apart(store, of_kind)["workload"].cast(pl.String))
+    runs = runs.drop("cluster").with_columns(told_apart(store, of_kind)["workload"])
     names = other_names(store, cluster) if name is None else {}
     events = _events(store, cluster, runs)
     touched = runs["gpu"] if runs.height else events.filter(IS_FACT)["gpu"].drop_nulls()
@@ -365,15 +365,15 @@ def _probed(store: Store, name: str | None, cluster: str, *, every: bool) -> Pro
     runs = runs.hstack(figures(store, runs["run_id"]))
     if names:
         runs = runs.with_columns(pl.col("gpu").replace(names))
-    runs = in_time(runs, gpus.drop("name", "uuid"))
+    runs = in_time(runs, gpus.select("gpu", short("node", "model"), "slot", "power_limit_w"))
     runs = runs.with_columns(
         pl.coalesce("time_median", "time").alias("value"),
         pl.col("time_low").alias("low"),
         pl.col("time_high").alias("high"),
-        (pl.lit(OTHER) if "conditions" in empty else stresses()).alias("stresses"),
+        (pl.lit(OTHER) if "conditions" in empty else stresses()).cast(pl.Categorical).alias("stresses"),
         # Only here, as every step would copy them.
         *(pl.repeat(None, runs.height, dtype=kind).alias(column) for column, kind in empty.items()),
-    )
+    ).drop("time")
     planned = None if name is None else _planned(store, cluster, name)
     missing = planned is not None and planned > runs.height
     return Probed(cluster, name or "", gpus, runs, events, planned if missing else None)
@@ -387,7 +387,9 @@ def _rows(
     has_conditions = pl.col("conditions").is_not_null()
     conditions = pl.when(has_conditions).then(pl.struct(map(stated, _STATED))).alias("conditions")
     rows = store.scan("runs").filter(is_chosen & (pl.col("cluster") == cluster))
-    rows = rows.select("cluster", *(column for column in _RUNS if column != "conditions"), conditions)
+    rows = rows.select(
+        "run_id", short("cluster", *_SHORT), *(column for column in _RUNS if column != "conditions"), conditions
+    )
     if store.collect(rows.select(pl.len())).item() < _MANY_RUNS:
         return store.collect(rows), {}
     counts = ", ".join(f"count({column}) AS {column}" for column in _MAYBE_EMPTY)

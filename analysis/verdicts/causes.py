@@ -203,7 +203,8 @@ class Evidence:
         columns = ("sm_clock_mhz",) if gpu in self.still else ("sm_clock_mhz", "power_w")
         return by_heat(row, runs.select("value", *columns), effect_pct, random)
 
-    def channels(self) -> dict[states.Channel, pl.DataFrame]:
+    @cached_property
+    def channels(self) -> dict[states.Channel, pl.LazyFrame]:
         """The rows of each channel: `states.channels`."""
         return states.channels(self.by_sitting, self.by_gpu, self.peers)
 

@@ -17,7 +17,7 @@ from ...store.metrics import board_power_mw
 from ...store.vocabulary import EventKind, Outcome
 from ..engines import HERE, Coverage, Engine
 from ..runs.measurements import SOUND, codes
-from ..runs.probing import OF_HARDWARE, OF_MEMORY, Probed
+from ..runs.probing import OF_HARDWARE, OF_MEMORY, Probed, only
 from ..runs.sittings import PAUSE
 from ..runs.windows import GpuDays, PartRows, Progress, WindowPart, arrow_of, gpu_days, made
 from .verdict import Kind, Measured, Quantity
@@ -139,7 +139,8 @@ def _without(rows: pl.DataFrame, *others: pl.DataFrame) -> pl.DataFrame:
 def _last_good(sound: pl.DataFrame, losses: pl.DataFrame) -> pl.DataFrame:
     """By GPU of these losses, the last run that ended well before the first of them; nulls where there is none."""
     first = losses.group_by("gpu").agg(pl.col("ts").min().alias("lost"))
-    runs = sound.select("gpu", "workload", "run_id", "began").join(first, on="gpu").drop_nulls("began")
+    runs = sound.filter(pl.col("gpu").is_in(first["gpu"].implode()) & pl.col("began").is_not_null())
+    runs = runs.select(pl.col("gpu", "workload").cast(pl.String), "run_id", "began").join(first, on="gpu")
     before = runs.filter(pl.col("lost").is_null() | (pl.col("began") < pl.col("lost"))).sort("began")
     return first.join(before.drop("lost").group_by("gpu").last(), on="gpu", how="left")
 
@@ -194,18 +195,19 @@ def still_power(
 
 def _still_runs(runs: pl.DataFrame) -> dict[str, tuple[Measured, ...]]:
     """GPUs of which several runs have the same power where that of the peers moves."""
-    runs = runs.select("gpu", "model", "workload", "power_w").filter(
-        pl.col("power_w").is_finite() & (pl.col("power_w") > 0)
-    )
-    gpu, milliwatts = codes(runs["gpu"]), (runs["power_w"].clip(0, 1e5) * 1000).round().cast(pl.Int64).to_numpy()
-    key = pl.Series(gpu * 10**9 + milliwatts).sort().to_numpy()
-    repeated = np.unique(key[_STILL_RUNS - 1 :][key[_STILL_RUNS - 1 :] == key[: 1 - _STILL_RUNS]] // 10**9)
+    has_power = pl.col("power_w").is_finite() & (pl.col("power_w") > 0)
+    runs = only(runs.select("gpu", "model", "workload", "power_w"), has_power)
+    gpu = codes(runs["gpu"])
+    key = np.rint(np.clip(runs["power_w"].to_numpy(), 0, 1e5) * 1000)
+    key += gpu * 1e9
+    key.sort()
+    repeated = np.unique(key[_STILL_RUNS - 1 :][key[_STILL_RUNS - 1 :] == key[: 1 - _STILL_RUNS]] // 1e9)
     if not len(repeated):
         return {}
-    usual = pl.col("power_w").median().over("model", "workload")
+    usual = runs.group_by("model", "workload").agg(pl.col("power_w").median().alias("usual"))
     same = (
-        runs.with_columns(usual.alias("usual"))
-        .filter(pl.Series(np.isin(gpu, repeated)))
+        runs.filter(pl.Series(np.isin(gpu, repeated)))
+        .join(usual, on=["model", "workload"], nulls_equal=True)
         .group_by("gpu", "power_w")
         .agg(pl.len().alias("n"), (pl.col("usual").max() / pl.col("usual").min()).alias("moved"))
         .filter((pl.col("n") >= _STILL_RUNS) & (pl.col("moved") >= _MOVED))

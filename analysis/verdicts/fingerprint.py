@@ -81,13 +81,15 @@ def _complete(rows: pl.DataFrame) -> pl.DataFrame:
 def _newest(runs: pl.DataFrame) -> pl.DataFrame:
     """Of each workload and GPU the newest runs: workload, gpu, evidence."""
     by_gpu = runs.select("workload", "gpu", "at", "run_id").sort("at", maintain_order=True).group_by("workload", "gpu")
-    return by_gpu.agg(pl.col("run_id").tail(_EVIDENCE).alias("evidence"))
+    newest = by_gpu.agg(pl.col("run_id").tail(_EVIDENCE).alias("evidence"))
+    return newest.with_columns(pl.col("workload", "gpu").cast(pl.String))
 
 
 def _classes(runs: pl.DataFrame) -> pl.DataFrame:
     """The class of each workload."""
     name = pl.col("workload").str.split(" [").list.first()
     counted = runs.group_by("workload", "stresses").agg(pl.len(), pl.col("latency").is_not_null().any())
+    counted = counted.with_columns(pl.col("workload", "stresses").cast(pl.String))
     counted = counted.sort("len", "stresses", descending=True)
     stresses = counted.group_by("workload").agg(
         pl.col("stresses").drop_nulls().first(), pl.col("latency").any().alias("serial_")

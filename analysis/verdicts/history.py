@@ -23,18 +23,13 @@ from ..runs.sittings import PAUSE, Floats, Ints, date_of, groups_median
 from ..statistics.ordering import poisson_at_least
 from .changes import LevelChange, SharedStep, own_past
 from .levels import in_pct
-from .model import usable, without
+from .model import Model, without
 from .verdict import Gap, Level, Measured, NotJudged, Quantity, State
 
 if TYPE_CHECKING:
     from ...store import Store
     from ..runs.probing import Probed
 
-_COLUMNS = (
-    "run_id", "workload", "gpu", "node", "job_id", "began", "value", "temperature_c", "sm_clock_mhz", "power_w",
-    "versions", "probe_version",
-)  # fmt: skip
-"""Of a run, what history looks at: to copy all columns of millions of runs takes seconds."""
 _SOFTWARE = ("driver", "vbios", "cublas", "kernel", "probe_version")
 """What makes a regime: a change of it may move the times of every GPU alike."""
 _SEEN = ("driver", "vbios", "node", "slot")  # what identities of GPUs say
@@ -122,14 +117,13 @@ class Histories:
     """GPUs and workloads that were compared with their own past."""
 
 
-def histories(campaign: Probed, store: Store | None = None, *, now: datetime | None = None) -> Histories:
-    """What changed, in all runs of `campaign` (take `probed(store, every=True)`).
+def histories(model: Model, store: Store | None = None) -> Histories:
+    """What changed, in all runs of `model` (take `probed(store, every=True)`).
 
-    With its `store` it is also known what driver, firmware, place and neighbours changed then. Runs after `now` (UTC;
-    the present and an hour where None) are left out, and `not_judged` says so.
+    With its `store` it is also known what driver, firmware, place and neighbours changed then.
     """
-    runs, not_judged = usable(campaign, now, _COLUMNS)
-    runs = without(runs, pl.col("began").is_null(), Gap.NO_DATE, cluster=campaign.cluster, left_out=not_judged)
+    campaign, not_judged = model.campaign, [*model.left_out]
+    runs = without(model.runs, pl.col("began").is_null(), Gap.NO_DATE, cluster=campaign.cluster, left_out=not_judged)
     departures: list[Departure] = []
     watch: list[Departure] = []
     comparisons = 0
@@ -174,7 +168,7 @@ class _Cluster:
         self.cluster, self.gpus = campaign.cluster, campaign.gpus["gpu"].to_list()
         if not runs["began"].is_sorted():
             runs = runs.sort("began", maintain_order=True)
-        runs = coupled_jobs(runs.with_columns(pl.lit(campaign.cluster).alias("cluster")))
+        runs = coupled_jobs(runs.with_columns(pl.lit(campaign.cluster, pl.Categorical).alias("cluster")))
         self.gpu, self.at, self.x = (runs[name].to_numpy() for name in ("gpu_no", "at", "x"))
         self.run_id, self.workload = runs["run_id"], runs["workload"]
         self.job, _ = numbers(runs["job_id"].cast(pl.String))

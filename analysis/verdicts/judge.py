@@ -116,8 +116,8 @@ def with_findings(judgement: Judgement, findings: Findings) -> Judgement:
 def judged(campaign: Probed, store: Store | None = None, *, model: Model | None = None) -> Judgement:
     """The same of runs that are read already. `model`: of these runs, where it is known already."""
     model = model or Model(campaign, store)
+    past = histories(model, store)  # first, as of a large fleet it needs as much memory as all figures
     judging = _Judging.of(model)
-    past = histories(campaign, store)
     verdicts = [*_facts(model), *judging.batches(), *judging.nodes(), *judging.gpus()]
     verdicts += list(_of_past(model, past.steps + past.changes + past.drifts + past.unstable, verdicts))
     gaps = dict.fromkeys([*model.not_judged, *past.not_judged, *_unread(model)])

@@ -7,7 +7,7 @@ import hashlib
 import json
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -147,18 +147,19 @@ def record(
     last = _last(store)
     kind = campaign, since is not None
     of_all_runs = campaign is None and since is None
+    contents = [(judgement, _content(judgement)) for judgement in judgements]
     new_judgements = [
-        judgement
-        for judgement in judgements
-        if again or last.get((judgement.cluster, *kind), ("",))[0] != _content(judgement)
+        (judgement, content)
+        for judgement, content in contents
+        if again or last.get((judgement.cluster, *kind), ("",))[0] != content
     ]
     if not new_judgements:
         return ()
     keys = _keys(store)
     rows: dict[str, list[dict[str, Any]]] = {"judgements": [], "verdicts": []}
     levels: dict[str, list[pl.DataFrame]] = {LEVELS.name: [], DAY_LEVELS.name: []}
-    for judgement in new_judgements:
-        content, cluster = _content(judgement), judgement.cluster
+    for judgement, content in new_judgements:
+        cluster = judgement.cluster
         judged_at = at
         if (cluster, *kind) in last:  # by a clock that was ahead, the last one would stay the newest for long
             judged_at = max(at, last[cluster, *kind][1] + timedelta(microseconds=1))
@@ -332,8 +333,15 @@ def keys_of(row: Mapping[str, Any]) -> list[str]:
 
 
 def _content(judgement: Judgement) -> str:
-    text = json.dumps(asdict(replace(judgement, peers=None)), ensure_ascii=False, default=str)
+    text = json.dumps(_fields(replace(judgement, peers=None)), ensure_ascii=False, default=_fields)
     return hashlib.sha256(f"{judgement.gpus} {judgement.looks} {judgement.runs} {text}".encode()).hexdigest()[:16]
+
+
+def _fields(record: object) -> object:
+    """The fields of a record; anything else as text. `asdict` copies all that is in them, too."""
+    return (
+        {name: getattr(record, name) for name in record.__dataclass_fields__} if is_dataclass(record) else str(record)
+    )
 
 
 def _arrow(name: str, frames: Sequence[pl.DataFrame]) -> pa.Table:

@@ -40,9 +40,9 @@ _SPREAD = 1e-3  # of ln clock: with less there is nothing to take out
 _KNOWN = 0.8  # share of the runs with a clock
 _COLUMNS = (
     "run_id", "gpu", "model", "workload", "node", "job_id", "began", "value", "sm_clock_mhz", "power_w",
-    "probe_version",
+    "temperature_c", "versions", "probe_version",
 )  # fmt: skip
-"""Of a run, what is compared."""
+"""Of a run, what is compared, and what history looks at."""
 
 
 @dataclass(frozen=True)
@@ -176,13 +176,13 @@ class Model:
     @cached_property
     def times(self) -> tuple[Figure, ...]:
         """The times of each workload and model, whether GPUs can be named for them or not."""
-        return tuple(self._time(runs) for runs in self._parts)
+        return tuple(self._time(runs) for runs in self._parts())
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
         """All figures for which GPUs can be named."""
         figures: list[Figure] = []
-        for time, runs in zip(self.times, self._parts, strict=True):
+        for time, runs in zip(self.times, self._parts(), strict=True):
             if time.names_gpus:
                 figures += [time, *self._at_clock(time, runs)]
         if figures:
@@ -190,10 +190,6 @@ class Model:
             figures += [figure for channel in judged for figure in self.of_channel(channel) if figure.names_gpus]
         share_tails([figure.compared for figure in figures if figure.compared is not None])
         return tuple(figures)
-
-    @cached_property
-    def _channels(self) -> dict[Channel, pl.DataFrame]:
-        return self.evidence.channels()
 
     def of_channel(self, channel: Channel) -> tuple[Figure, ...]:
         """A channel of each workload and model, whether GPUs can be named for it or not."""
@@ -206,7 +202,8 @@ class Model:
         if channel.column is not None:
             return figures_of(self.runs, gpus, channel=channel)
         fleet = None if channel.kind is None else self.fleet
-        by_model = parted(self._channels[channel].rename({"value": "x"}), "model", "workload")
+        rows = self.evidence.channels[channel].rename({"value": "x"}).collect()
+        by_model = parted(rows, "model", "workload")
         stepped = channel is WORK  # times are in it
         return [Figure.of(rows, gpus, fleet=fleet, channel=channel, stepped=stepped) for _, rows in by_model]
 
@@ -227,10 +224,10 @@ class Model:
         edges = np.searchsorted(rows["gpu_no"].to_numpy(), np.arange(len(self.gpus) + 1))
         return rows.drop("gpu_no"), edges
 
-    @cached_property
-    def _parts(self) -> list[pl.DataFrame]:
-        """The runs of each model and workload."""
-        return [runs for _, runs in parted(self.runs.drop("run_id", "value", "power_w"), "model", "workload")]
+    def _parts(self) -> Iterator[pl.DataFrame]:
+        """The runs of each model and workload, one part at a time: all of a large fleet's are a copy of its runs."""
+        unused = ("run_id", "value", "power_w", "temperature_c", "versions")
+        return (runs for _, runs in parted(self.runs.drop(unused), "model", "workload"))
 
     def _time(self, runs: pl.DataFrame) -> Figure:
         time = Figure.of(runs, len(self.gpus), fleet=self.fleet, stepped=True)
@@ -294,14 +291,12 @@ def scaled(runs: pl.DataFrame, channel: Channel | None = None) -> pl.DataFrame:
     return only(runs.with_columns(x.alias("x")), pl.col("x").is_finite())
 
 
-def usable(
-    campaign: Probed, now: datetime | None = None, columns: Sequence[str] = _COLUMNS
-) -> tuple[pl.DataFrame, list[NotJudged]]:
+def usable(campaign: Probed, now: datetime | None = None) -> tuple[pl.DataFrame, list[NotJudged]]:
     """The runs that are compared, with the number of their GPU `gpu_no`, `at` (days) and `x` (ln time); and why others
-    are left out. `columns`: of the runs."""
+    are left out."""
     until = now or latest()
     until = until.astimezone(UTC).replace(tzinfo=None) if until.tzinfo else until
-    runs = campaign.sound.select(columns).with_columns(
+    runs = campaign.sound.select(_COLUMNS).with_columns(
         pl.Series("gpu_no", codes(campaign.sound["gpu"], campaign.gpus["gpu"].to_list())),
         days().alias("at"),
         pl.col("value").cast(pl.Float64).log().alias("x"),

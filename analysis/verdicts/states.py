@@ -57,28 +57,34 @@ def of_sittings(campaign: Probed, still: Collection[str] = ()) -> pl.DataFrame:
     power_moves = ~pl.col("gpu").is_in(list(still))
     limit_known = runs["power_limit_w"].null_count() == 0
     capped_known = limit_known and 2 * runs["power_w"].null_count() < runs.height
-    figures = runs.select(
-        time=_log("value"),
-        clock=_log("sm_clock_mhz"),
-        memory_clock=_log("mem_clock_mhz"),
-        power=pl.when(power_moves).then(_log("power_w")),
-        energy=pl.when(power_moves).then(_log("energy")),
-        limit=(pl.col("power_limit_w") if limit_known else pl.coalesce("power_limit_w", stated("power_limit_w"))).log(),
-        temperature=pl.when(pl.col("temperature_c").is_finite()).then("temperature_c"),
-        **_shares(without=("capped",) if capped_known else ()),
-    ).with_columns((pl.max_horizontal("heat", "brake", "slowed") >= HELD).cast(pl.Float64).alias("throttled"))
+    shares = _shares(without=("capped",) if capped_known else ())
+    throttled = pl.max_horizontal(*(shares[name] for name in ("heat", "brake", "slowed"))) >= HELD
+    figures = {
+        "time": _log("value"),
+        "clock": _log("sm_clock_mhz"),
+        "memory_clock": _log("mem_clock_mhz"),
+        "power": pl.when(power_moves).then(_log("power_w")),
+        "energy": pl.when(power_moves).then(_log("energy")),
+        "limit": (
+            pl.col("power_limit_w") if limit_known else pl.coalesce("power_limit_w", stated("power_limit_w"))
+        ).log(),
+        "temperature": pl.when(pl.col("temperature_c").is_finite()).then("temperature_c"),
+        **shares,
+        "throttled": throttled,
+    }
     gpu_no = codes(runs["gpu"], campaign.gpus["gpu"].to_list())
     groups = _RunGroups.of(gpu_no, codes(runs["workload"]), runs.select(days()).to_series().to_numpy())
     means: dict[str, Ints | Floats] = {"gpu_no": gpu_no[groups.first], "sitting": groups.sitting, "runs": groups.runs}
-    for name in figures.columns:
-        if figures[name].null_count() == runs.height:
-            values = np.full(runs.height, np.nan)
+    for name, figure in figures.items():  # one by one: together they would be as large as all runs
+        of_runs = runs.select(figure.cast(pl.Float64)).to_series()
+        if of_runs.null_count() == len(of_runs):
             means[name] = np.full(len(groups.starts), np.nan)
-        else:
-            values = figures[name].cast(pl.Float64).fill_null(np.nan).to_numpy()[groups.order]
-            means[name] = groups.means(values, trimmed=name in MOVING)
+            continue
+        values = of_runs.fill_null(np.nan).to_numpy()[groups.order]
+        means[name] = groups.means(values, trimmed=name in MOVING)
         if name == "clock":
             means["top"] = groups.highest(values)
+    means.setdefault("top", means["clock"])
     identity = runs.select(*PEER_KEYS, "gpu", "node", "slot", "stresses", "began")[groups.first]
     measured = pl.DataFrame(means).with_columns(pl.col(pl.Float64).fill_nan(None), pl.col("runs").cast(pl.UInt32))
     return identity.hstack(measured)
@@ -311,6 +317,7 @@ PeersOf = Mapping[tuple[str | None, str], Peers]
 
 
 _COLUMNS = ("model", "workload", "gpu", "gpu_no", "sitting", "began", "runs", "value")
+_FINITE = pl.col("value").is_finite()
 _RANGE = 0.3  # of the fleet's: a GPU whose power moves less shows no temperature rise
 _FULL = 0.01  # of ln clock: as high as that of the peers
 _HOT_C, _HOTTER_K = 70, 8  # and so much hotter than its peers: heat may hold its clock
@@ -353,21 +360,19 @@ FINGERPRINT = (CLOCK, POWER, RISE, HUNGRY, TOP, THROTTLED, LEAKAGE, WORK)
 """Those that describe a GPU whether they differ or not."""
 
 
-def channels(by_sitting: pl.DataFrame, by_gpu: pl.DataFrame, peers: PeersOf) -> dict[Channel, pl.DataFrame]:
+def channels(by_sitting: pl.DataFrame, by_gpu: pl.DataFrame, peers: PeersOf) -> dict[Channel, pl.LazyFrame]:
     """The rows of each channel, by GPU and time: model, workload ("" over all), gpu, gpu_no (its place in `gpus`),
-    sitting, began, runs, value.
+    sitting, began, runs, value; made when they are collected.
 
     Temperatures are centred on the GPUs of the same slot, as those further back in the air stream are warmer. The power
     at a fixed clock and without work is that at the peers' temperature.
     """
-    finite = pl.col("value").is_finite()
-    beside = _beside_peers(by_sitting, by_gpu, peers)
-    by_channel = {channel: rows.select(_COLUMNS).filter(finite) for channel, rows in _channels(beside)}
-    return {channel: by_channel[channel] for channel in CHANNELS}
+    rows = _beside_peers(by_sitting, by_gpu, peers)
+    return {channel: of_channel.select(_COLUMNS).filter(_FINITE) for channel, of_channel in _channels(rows)}
 
 
-def _channels(rows: pl.DataFrame) -> Iterator[tuple[Channel, pl.DataFrame]]:
-    rise = _rises(rows)
+def _channels(rows: pl.LazyFrame) -> Iterator[tuple[Channel, pl.LazyFrame]]:
+    rise = _rises(rows).select(_COLUMNS).collect().lazy()  # the next channel asks for it, too
     yield RISE, rise
     # A slope needs probes of different power; where most GPUs have none, the work that takes most power tells.
     with_rise = rise.group_by("model").agg(pl.col("gpu_no").n_unique().alias("rises"))
@@ -392,27 +397,24 @@ def _channels(rows: pl.DataFrame) -> Iterator[tuple[Channel, pl.DataFrame]]:
     yield WORK, rows.with_columns(value=-pl.coalesce("energy", pl.col("time") + pl.col("power") - math.log(1000)))
 
 
-def _beside_peers(by_sitting: pl.DataFrame, by_gpu: pl.DataFrame, peers: PeersOf) -> pl.DataFrame:
-    """The rows of `states.of_sittings` with what the peers show, and how far they are over it (`over_`)."""
+def _beside_peers(by_sitting: pl.DataFrame, by_gpu: pl.DataFrame, peers: PeersOf) -> pl.LazyFrame:
+    """The rows of `of_sittings` with what the peers show, and how far they are over it (`over_`)."""
     compared = ("clock", "top", "power", "temperature")
+    told = {"at_cap": pl.Boolean, "same_clock": pl.Boolean, "follows_clock": pl.Boolean, "power_per_kelvin": pl.Float64}
     medians = by_gpu.unique(PEER_KEYS).select(*PEER_KEYS, *(f"peers_{name}" for name in (*compared, "time")))
-    of_peers = pl.DataFrame(
-        [
-            (*key, of_key.at_cap, of_key.same_clock, of_key.follows_clock, of_key.power_per_kelvin)
-            for key, of_key in peers.items()
-        ],
-        schema={
-            "model": pl.String(), "workload": pl.String(), "at_cap": pl.Boolean(), "same_clock": pl.Boolean(),
-            "follows_clock": pl.Boolean(), "power_per_kelvin": pl.Float64(),
-        },
-        orient="row",
-    )  # fmt: skip
-    beside = medians.join(of_peers, on=PEER_KEYS, nulls_equal=True)
-    rows = by_sitting.join(beside, on=PEER_KEYS, how="left", nulls_equal=True, maintain_order="left")
-    return rows.with_columns((pl.col(name) - pl.col(f"peers_{name}")).alias(f"over_{name}") for name in compared)
+    of_peers = [peers[key] for key in medians.select(PEER_KEYS).iter_rows()]
+    beside = medians.with_columns(
+        pl.Series(name, [getattr(of_key, name) for of_key in of_peers], kind) for name, kind in told.items()
+    )
+    keys = by_sitting.select(PEER_KEYS).join(
+        medians.select(PEER_KEYS).with_row_index("row"), on=PEER_KEYS, nulls_equal=True, maintain_order="left"
+    )
+    rows = by_sitting.with_columns(beside.drop(PEER_KEYS)[keys["row"]].get_columns())
+    # Of each channel only the columns that it needs are copied.
+    return rows.lazy().with_columns((pl.col(name) - pl.col(f"peers_{name}")).alias(f"over_{name}") for name in compared)
 
 
-def _by_sitting(rows: pl.DataFrame, *values: pl.Expr) -> pl.DataFrame:
+def _by_sitting(rows: pl.LazyFrame, *values: pl.Expr) -> pl.LazyFrame:
     """One row a sitting over its workloads, with `values`, the first of them as `value`."""
     first, *others = values
     return rows.group_by("sitting", maintain_order=True).agg(
@@ -425,14 +427,14 @@ def _by_sitting(rows: pl.DataFrame, *values: pl.Expr) -> pl.DataFrame:
     )
 
 
-def _over_workloads(rows: pl.DataFrame, figure: str) -> pl.DataFrame:
+def _over_workloads(rows: pl.LazyFrame, figure: str) -> pl.LazyFrame:
     """The median over workloads of how far it is from its peers, about the median of the fleet."""
     usual = pl.col(f"peers_{figure}").median().over("model")
     rows = rows.drop_nulls([figure, f"peers_{figure}"]).with_columns(usual.alias("usual"))
     return _by_sitting(rows, pl.col(f"over_{figure}").median() + pl.col("usual").first())
 
 
-def _rises(rows: pl.DataFrame) -> pl.DataFrame:
+def _rises(rows: pl.LazyFrame) -> pl.LazyFrame:
     """ln of the slope of a line through (power, temperature) of a sitting's probes: it does not depend on the inlet."""
     watts, heat = pl.col("watts"), pl.col("temperature")
     slope = (watts.mean() * heat.mean() - (watts * heat).mean()) / (watts.mean() ** 2 - (watts**2).mean())
@@ -448,7 +450,7 @@ def _rises(rows: pl.DataFrame) -> pl.DataFrame:
     return _centred(slopes.filter(comparable).filter(rising).with_columns(value=pl.col("value").log()))
 
 
-def _hungriest(rows: pl.DataFrame) -> pl.DataFrame:
+def _hungriest(rows: pl.LazyFrame) -> pl.LazyFrame:
     """The rows of the workload of each sitting that takes most power."""
     return rows.filter(pl.col("peers_power") == pl.col("peers_power").max().over("sitting"))
 
@@ -458,7 +460,7 @@ def _at_peers_heat() -> pl.Expr:
     return pl.col("power") - pl.col("power_per_kelvin") * pl.col("over_temperature").fill_null(0.0)
 
 
-def _centred(rows: pl.DataFrame) -> pl.DataFrame:
+def _centred(rows: pl.LazyFrame) -> pl.LazyFrame:
     """`value` centred on the GPUs of the same slot, where there are enough."""
     of_slot = [*PEER_KEYS, "slot"]
     enough = (pl.col("gpu_no").n_unique().over(of_slot) >= _FEWEST) & pl.col("slot").is_not_null()

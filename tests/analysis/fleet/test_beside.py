@@ -47,7 +47,7 @@ def two(built_once: BuiltOnce) -> Store:
 def test_the_runs_of_one_workload_are_those_that_are_judged(campaign: str | None, two: Store) -> None:
     campaign_runs = probed(two, campaign, every=campaign is None)
     workload_runs = runs_of(two, CLUSTER, "pagerank", campaign=campaign)
-    columns = ["gpu", "began", "value", "power_w", "model", "cabinet"]
+    columns = ["gpu", "began", "value", "power_w", "model", "node"]
     expected = campaign_runs.sound.filter(pl.col("workload") == "pagerank").select(columns)
     assert workload_runs.sound.select(columns).sort("gpu", "began").equals(expected.sort("gpu", "began"))
 

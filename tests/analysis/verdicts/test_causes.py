@@ -205,8 +205,8 @@ def test_gpus_of_a_node_that_are_slow_alike_are_explained_together() -> None:
 def differing(campaign: Probed) -> dict[Channel, dict[str, float]]:
     """By channel, the GPUs whose median differs from that of the fleet by what is relevant and by 4 robust sd."""
     explanation: dict[Channel, dict[str, float]] = {}
-    for channel, all_rows in Evidence.of(campaign).channels().items():
-        for rows in all_rows.partition_by("workload"):
+    for channel, rows_of_channel in Evidence.of(campaign).channels.items():
+        for rows in rows_of_channel.collect().partition_by("workload"):
             level = rows.group_by("gpu").agg(pl.col("value").median())
             over = level.select("gpu", value=channel.sign * (pl.col("value") - pl.col("value").median()))
             scale = max(1.4826 * float(over["value"].abs().median()), channel.floor)  # type: ignore[arg-type]

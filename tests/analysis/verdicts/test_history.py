@@ -20,6 +20,7 @@ from whorl.analysis.verdicts.history import DepartureKind, Histories, histories
 from whorl.analysis.verdicts.judge import judge
 from whorl.analysis.verdicts.judgements import conclude, newest, record
 from whorl.analysis.verdicts.levels import RELEVANT, Noise, estimate
+from whorl.analysis.verdicts.model import Model
 from whorl.analysis.verdicts.verdict import Gap, Kind, Level, Measured, NotJudged, Quantity, State
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
@@ -71,7 +72,7 @@ class Past:
 
     def found(self, path: Path) -> Histories:
         store = self.stored(path)
-        return histories(probed(store, every=True), store, now=NOW)
+        return histories(Model(probed(store, every=True), now=NOW), store)
 
 
 def test_a_gpu_that_became_slower_is_found_with_its_date(tmp_path: Path) -> None:
@@ -195,7 +196,7 @@ def test_probes_in_one_job_are_looks_of_their_own(tmp_path: Path) -> None:
     past.probe_version = "1"
     past.times[7, -2:] *= 1.08
     store = past.stored(tmp_path / "S")
-    judgement = histories(probed(store, every=True), store, now=NOW)
+    judgement = histories(Model(probed(store, every=True), now=NOW), store)
     assert judgement.comparisons == 48
     assert [change.gpu for change in judgement.changes] == ["g07"]
     assert judgement.not_judged == ()
