@@ -338,7 +338,7 @@ def with_facts(
     facts = store.scan("events").filter((pl.col("cluster") == campaign.cluster) & IS_FACT & FACT_GPU.is_not_null())
     if since is not None:
         facts = facts.filter(pl.col("ts") >= since)
-    facts_of_cluster = store.collect(facts.with_columns(FACT_GPU.alias("gpu")).select(campaign.events.columns))
+    facts_of_cluster = store.collect(_with_cards(store, campaign.cluster, facts).select(campaign.events.columns))
     counters, coverage = failed_memory(store, engine=engine, progress=progress)
     counters = counters.filter(pl.col("cluster") == campaign.cluster).drop("cluster")
     counters = counters if since is None else counters.filter(pl.col("last") >= since)
@@ -526,17 +526,28 @@ def _exchanged(store: Store, cluster: str) -> set[str]:
 
 def _events(store: Store, cluster: str, runs: pl.DataFrame) -> pl.DataFrame:
     """The events of the GPUs while they ran; of a cluster without runs, all events."""
-    events = store.scan("events").filter(pl.col("cluster") == cluster)
+    events = _with_cards(store, cluster, store.scan("events").filter(pl.col("cluster") == cluster))
     if runs.height:
         events = events.filter(pl.col("gpu").is_in(runs["gpu"].unique().implode()))
     began, ended = runs["began"].min(), runs["ended"].max()
     if began is not None and ended is not None:
         margin = pl.duration(minutes=1)
         events = events.filter(pl.col("ts").is_between(pl.lit(began) - margin, pl.lit(ended) + margin))
-    renamed = events.with_columns(pl.when(IS_FACT).then(FACT_GPU).otherwise("gpu").alias("gpu"))
-    return store.collect(
-        renamed.select("ts", "gpu", "node", "kind", "code", "detail").sort("ts", "gpu", nulls_last=True)
-    )
+    columns = ("ts", "gpu", "node", "kind", "code", "detail")
+    return store.collect(events.select(columns).sort("ts", "gpu", nulls_last=True))
+
+
+def _with_cards(store: Store, cluster: str, events: pl.LazyFrame) -> pl.LazyFrame:
+    """Events of a cluster with the GPU (`gpu`) that each tells of. Where a fact names a PCI address alone, it is the
+    only card that was ever seen there; of several, or none, nobody knows which: then it is `FACT_GPU`."""
+    node = pl.col("node").cast(pl.String)
+    bus = pl.col("pci_bus_id").cast(pl.String).str.to_lowercase().str.strip_chars_start("0:").alias("bus")
+    cards = store.scan("gpus").filter(pl.col("cluster") == cluster)
+    cards = cards.select(node, bus, pl.col("gpu").cast(pl.String).alias("card")).drop_nulls().unique()
+    cards = cards.filter(pl.len().over("node", "bus") == 1)
+    named = events.with_columns(node, bus).join(cards, on=["node", "bus"], how="left")
+    gpu = pl.coalesce(pl.col("gpu").cast(pl.String), pl.when(IS_FACT).then(pl.coalesce("card", FACT_GPU)))
+    return named.with_columns(gpu.alias("gpu"))
 
 
 def names_of(gpus: pl.DataFrame) -> dict[str, str]:

@@ -13,13 +13,17 @@ import pytest
 
 from whorl.analysis.fleet.side_by_side import (
     Printed,
+    against,
     beside,
+    by_place,
+    labels,
+    level_of,
     of_print,
     printed,
     runs_of,
 )
 from whorl.analysis.fleet.timelines import timelines, trend
-from whorl.analysis.runs.probing import probed
+from whorl.analysis.runs.probing import Probed, probed
 from whorl.analysis.verdicts.fingerprint import fingerprint, store_fingerprint
 from whorl.analysis.verdicts.model import Model
 from whorl.store import Store
@@ -109,6 +113,64 @@ def test_the_trend_has_each_campaign_beside_all_of_them(two: Store) -> None:
         assert p5 <= p25 <= median <= p75 <= p95
         assert low < median < high
     assert course.of("nobody").is_empty()
+
+
+# -- places, names and notes ------------------------------------------------------------------------------------------
+
+
+def test_places_are_ordered_by_the_median_of_their_gpus() -> None:
+    """Two GPUs a cabinet; of the last one only the power is known, and one GPU stands nowhere."""
+    cabinets = ["r2", "r2", "r10", "r10", "r1", "r1", None]
+    slower = [1.0, 3.0, 2.0, 2.0, None, None, 9.0]
+    rows = pl.DataFrame({"workload": ["w"] * 7, "cabinet": cabinets, "slower_pct": slower, "power_w": [300.0] * 7})
+    places = by_place(rows, "cabinet", ("slower_pct", "power_w"))
+    assert places.select("workload", "place", "n").rows() == [("w", "r2", 2), ("w", "r10", 2), ("w", "r1", 2)]
+    assert places["slower_pct"].to_list() == [pytest.approx([1.1, 1.5, 2.0, 2.5, 2.9]), [2.0] * 5, None]
+    assert places["power_w"].to_list() == [[300.0] * 5] * 3
+    assert (level_of(rows), level_of(rows.filter(pl.col("cabinet") != "r1"))) == ("cabinet", "node")
+
+
+def test_short_names_stay_apart() -> None:
+    keys = ["GPU-aaaaaaaa-1111-2222-3333-000000000001", "GPU-aaaaaaaa-1111-2222-3333-000000000002", "GPU-b", "GPU-c"]
+    gpus = pl.DataFrame({"gpu": keys, "name": [keys[0], "n1/0", "GPU-b", "n1/0"]})
+    assert list(labels(gpus).values()) == ["GPU-aaaaaaaa", keys[1], "GPU-b", "GPU-c"], "n1/0 is the name of two"
+
+
+def test_a_gpu_is_held_against_its_own_model() -> None:
+    """8 GPUs of one model take 10 ms and 2 of another 20; one of the first takes 11, and a run has no time."""
+    model = ["A"] * 8 + ["B"] * 2 + ["A"]
+    runs = pl.DataFrame({
+        "workload": ["w"] * 11, "gpu": [f"g{number}" for number in range(10)] + ["g0"], "model": model,
+        "value": [10.0] * 7 + [11.0, 20.0, 20.0, 0.0], "began": [None] * 11, "status": ["ok"] * 11,
+        "conditions": [None] * 11,
+    })  # fmt: skip
+    campaign = Probed("c", "", pl.DataFrame(), runs, pl.DataFrame())
+    (probe,) = against(campaign, {f"g{number}": f"n{number}" for number in range(10)})
+    assert (probe.probe, probe.gpus[-1], probe.labels[-1], probe.typical_ms) == ("w", "g7", "n7", 10.0)
+    assert probe.excess_pct.tolist() == pytest.approx([0.0] * 9 + [10.0])
+
+
+@pytest.mark.parametrize(
+    ("runs", "values", "note"),
+    [
+        (1, True, "Each GPU ran it once, so nobody knows how far a figure repeats"),
+        (2, False, "These runs measure no time: look at power, clock or temperature."),
+        (2, True, "Too few GPUs ran it twice to know how far a figure repeats"),
+    ],
+)
+def test_a_page_says_what_runs_cannot_tell(two: Store, runs: int, values: bool, note: str) -> None:
+    """Seven GPUs of one model and one of another ran it; eight others did not."""
+    fleet = runs_of(two, CLUSTER, "gemm-fp32", campaign=None if runs == 2 else "made-2")
+    chosen = fleet.gpus["gpu"].to_list()[:8]
+    model = pl.when(pl.col("gpu") == chosen[0]).then(pl.lit("other")).otherwise("model").alias("model")
+    value = pl.when(values).then("value").alias("value")
+    rows = fleet.runs.filter(pl.col("gpu").is_in(chosen)).with_columns(model, value)
+    notes = beside(replace(fleet, runs=rows, gpus=fleet.gpus.with_columns(model))).notes
+    assert notes[0] == "8 of 16 GPUs have no sound run of it, and are shown as n/a."
+    assert "Only 1 GPU of other: too few to tell who differs." in notes
+    assert any(text.startswith("Only 7 GPUs of ") for text in notes)
+    assert len(notes) == 4
+    assert notes[-1].startswith(note)
 
 
 # -- timelines ---------------------------------------------------------------------------------------------------------

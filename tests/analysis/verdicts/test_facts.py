@@ -50,6 +50,26 @@ def test_what_was_seen_needs_no_runs_and_no_peers(tmp_path: Path) -> None:
     assert {row.name for row in judge(store, cluster="c").rows} == {"n1/0", "n1/1", "n1/2"}
 
 
+@pytest.mark.parametrize(("cards", "name"), [(["GPU-0"], "n1/0"), (["GPU-0", "GPU-1"], "n1/00000000:1B:00.0")])
+def test_an_address_means_the_only_card_that_was_seen_there(tmp_path: Path, cards: list[str], name: str) -> None:
+    """A collector wrote telemetry and no runs, and a kernel log tells of an error at a PCI address."""
+    store, n = Store.create(tmp_path / "S"), len(cards)
+    gpus = {
+        "cluster": ["c"] * n, "gpu": cards, "uuid": cards, "node": ["n1"] * n, "slot": [0] * n,
+        "pci_bus_id": ["0000:1b:00.0"] * n, "first_seen": list(range(10**18, 10**18 + n)),
+    }  # fmt: skip
+    event = {
+        "cluster": ["c"], "node": ["n1"], "pci_bus_id": ["00000000:1B:00.0"], "kind": ["xid"], "code": [74],
+        "ts": [10**18],
+    }  # fmt: skip
+    telemetry = {"cluster": ["c"] * n, "gpu": cards, "ts": [10**18] * n, "power_mw": [100_000] * n}
+    tables = {"gpus": arrow_rows("gpus", gpus), "events": arrow_rows("events", event)}
+    store.append({**tables, "telemetry": arrow_rows("telemetry", telemetry)}, "collected")
+    assert [(row.name, row.kind) for row in judge(store).rows] == [(name, Kind.FAILED)]
+    explained = CliRunner().invoke(cli, ["explain", name, "--store", str(store.root)])
+    assert "The driver reported: XID 74: NVLink." in explained.output
+
+
 @pytest.mark.long
 def test_facts_without_runs_are_reported(tmp_path: Path) -> None:
     """A lost GPU of which a log tells the PCI address alone, and no run: every verb that is asked answers."""
