@@ -36,11 +36,6 @@ _CAMPAIGNS = (
     "count(*) AS runs, count(DISTINCT gpu) AS measured FROM runs WHERE campaign IS NOT NULL GROUP BY ALL) r "
     "ON c.cluster IS NOT DISTINCT FROM r.cluster AND c.campaign = r.campaign ORDER BY 3 DESC NULLS LAST, 1, 2"
 )
-_VERDICTS = "SELECT * FROM verdicts_now ORDER BY cluster, place"
-_JUDGED = (
-    f"SELECT cluster, judged_at, gpus, findings FROM judgements WHERE {OF_ALL_RUNS} "
-    "QUALIFY row_number() OVER (PARTITION BY cluster ORDER BY judged_at DESC) = 1 ORDER BY cluster"
-)
 _UNJUDGED = (
     "SELECT DISTINCT cluster FROM runs WHERE cluster NOT IN (SELECT cluster FROM judgements WHERE "
     f"{OF_ALL_RUNS} AND cluster IS NOT NULL) ORDER BY 1"
@@ -110,19 +105,9 @@ def newest_campaigns(store: Store, most: int) -> Rows:
     return store.sql(f"{_CAMPAIGNS} LIMIT {int(most)}").polars().to_dicts()
 
 
-def last_judgements(store: Store) -> Rows:
-    """The last judging of all runs of each cluster: cluster, judged_at, gpus, findings."""
-    return store.sql(_JUDGED).polars().to_dicts()
-
-
 def not_judged(store: Store) -> list[str]:
     """The clusters that have runs and were never judged."""
     return [str(one) for one in store.sql(_UNJUDGED).polars()["cluster"]]
-
-
-def last_findings(store: Store) -> pl.DataFrame:
-    """The rows of `verdicts_now`, of each cluster the worst first."""
-    return store.sql(_VERDICTS).polars()
 
 
 def clusters(store: Store) -> tuple[str, ...]:

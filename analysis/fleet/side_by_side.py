@@ -21,7 +21,7 @@ from ...store.catalog import quoted
 from ...store.names import plain_workload
 from ..by_number import by_number
 from ..runs.measurements import APART, codes, told_apart
-from ..runs.probing import Probed, gpus_of, names_of, other_names, parted, with_run_numbers
+from ..runs.probing import Probed, figures, gpus_of, names_of, other_names, parted
 from ..runs.sittings import are_in_order, days, in_order, latest
 from ..verdicts.compare import LEAST_GPUS
 from ..verdicts.model import Figure, column_of, figures_of
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 _RUNS = (
     "run_id", "cluster", "workload", "gpu", "campaign", "began", "sm_clock_mhz", "temperature_c", "power_w", "status",
 )  # fmt: skip
-_TIMES = ("time_median", "time")
 _KNOWN = "FROM runs WHERE cluster IS NOT NULL AND workload IS NOT NULL AND gpu IS NOT NULL"
 _STATED = "{" + ", ".join(f"'{name}': conditions.{name}" for name in (*APART, "locked_clock_mhz")) + "}"
 _FIELDS = (*APART, "locked_clock_mhz", "simulated")
@@ -137,18 +136,8 @@ def runs_of(
     runs = store.sql(
         f"SELECT {', '.join([*_RUNS, *columns])}, {_CONDITIONS} AS conditions FROM runs WHERE {condition}"
     ).polars()
-    times = store.scan("results").filter(of_work & pl.col("figure").is_in(_TIMES))
-    figures_of_runs = store.collect(times.select("run_id", "figure", "value"))
-    value = pl.Series("value", [None] * runs.height, dtype=pl.Float64)
-    for figure in reversed(_TIMES):  # what comes last counts
-        rows = figures_of_runs.filter(pl.col("figure") == figure).drop("figure")
-        if rows.height:
-            by_number = with_run_numbers(rows, runs["run_id"])
-            if by_number["number"].n_unique() < by_number.height:
-                by_number = by_number.group_by("number").agg(pl.col("value").median())
-            in_order_of_runs = pl.DataFrame({"number": pl.Series(range(runs.height), dtype=by_number["number"].dtype)})
-            in_order_of_runs = in_order_of_runs.join(by_number, on="number", how="left", maintain_order="left")
-            value = in_order_of_runs["value"].fill_null(value).alias("value")
+    times = figures(store, runs["run_id"], where=of_work, names=("time_median",))
+    value = times.select(pl.coalesce("time_median", "time").alias("value")).to_series()
     runs = told_apart(store, runs.with_columns(value)).with_columns(pl.col("workload").cast(pl.String))
     of_kind = pl.col("workload") == workload
     if campaign is not None:
@@ -257,10 +246,10 @@ def side_by_side(campaign: Probed) -> pl.DataFrame:
         for _, rows_of_work in parted(runs, "workload"):
             of_work = with_gpu_numbers(rows_of_work, keys)
             parts: dict[tuple[str, str | None], list[tuple[Shown, Figure]]] = {}
-            for measure, figures in zip(MEASURED, pool.map(stood, MEASURED), strict=True):
-                for figure in figures:
+            for measure, of_models in zip(MEASURED, pool.map(stood, MEASURED), strict=True):
+                for figure in of_models:
                     parts.setdefault((figure.workload, figure.model), []).append((measure, figure))
-            frames += [_rows(workload, figures, keys) for (workload, _), figures in parts.items()]
+            frames += [_rows(workload, of_part, keys) for (workload, _), of_part in parts.items()]
     if not frames:
         frames = [_rows("", [], keys)]
     rows = pl.concat(frames).join(campaign.gpus.select("gpu", "node", "cabinet"), on="gpu", how="left")

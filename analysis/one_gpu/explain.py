@@ -368,7 +368,7 @@ def whole(
     if figures is not None:
         stands = standing.standings(store, figures, gpu)
         names = known_gpus(store).filter(pl.col("cluster") == on_cluster).select("gpu", "name")
-        near = standing.neighbours(standing.alike(store, figures), gpu, dict(names.iter_rows()))
+        near = standing.alike(store, figures).nearest(gpu, dict(names.iter_rows()))
     return OneGpu(
         **vars(explained),
         stands=tuple(stands),

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import polars as pl
@@ -23,7 +23,7 @@ from ..statistics.ordering import PROBABILITIES
 
 if TYPE_CHECKING:
     from ...store import Store
-    from ..verdicts.fingerprint import Alike, Neighbour
+    from ..verdicts.fingerprint import Alike
     from ..verdicts.judgements import StoredJudgement
 
 
@@ -179,7 +179,12 @@ class Compared:
         error = None if peers is None else _error(level, peers)
         listed = [_sitting(row, usual, error, days) for row in rows.iter_rows(named=True)]
         undated = runs.height - int((runs["at"] > UNKNOWN).sum())
-        within, between = (None, None) if level is None or peers is None else _scatters(level, peers)
+        within = between = None
+        if level is not None and peers is not None:
+            within = _scatter(
+                level["within_pct"], level["within_freedom"], peers["within_pct"], peers["within_freedom"]
+            )
+            between = _scatter(level["between_pct"], level["sittings"] - 1, peers["between_pct"], peers["sittings"] - 1)
         with_date = tuple(sitting for sitting in listed if sitting.began is not None)
         without_date = next((sitting for sitting in listed if sitting.began is None), None)
         return Line(workload, with_date, centre is not None, runs.height, undated, within, between, without_date)
@@ -201,15 +206,6 @@ def _sitting(
         None if day is None else _off_pct(row["x"] - math.log(day["time_50_ms"])),
         peers, 0 if day is None else day["gpus"], *(row[name] for name in _READ),
     )  # fmt: skip
-
-
-def _scatters(level: Mapping[str, Any], peers: pl.DataFrame) -> tuple[Scatter | None, Scatter | None]:
-    """Of runs within sittings, and between sittings, beside those of the peers."""
-    between = peers.select("between_pct", freedom=pl.col("sittings") - 1)
-    return (
-        _scatter(level["within_pct"], level["within_freedom"], peers["within_pct"], peers["within_freedom"]),
-        _scatter(level["between_pct"], level["sittings"] - 1, between["between_pct"], between["freedom"]),
-    )
 
 
 def _scatter(pct: float | None, freedom: int, peers_pct: pl.Series, peers_freedom: pl.Series) -> Scatter | None:
@@ -239,22 +235,15 @@ def _kurtosis(sd: Floats, freedom: Ints) -> float:
 
 def _error(level: Mapping[str, Any] | None, peers: pl.DataFrame) -> float | None:
     """Standard deviation of a run within a sitting: the GPU's own where it is known, else that of all."""
-    own_scatter = (
-        (0.0, 0) if level is None or level["within_pct"] is None else (level["within_pct"], level["within_freedom"])
-    )
-    if own_scatter[1] >= _OWN_FREEDOM:
-        return own_scatter[0] / 100
+    pct, freedom = 0.0, 0
+    if level is not None and level["within_pct"] is not None:
+        pct, freedom = level["within_pct"], level["within_freedom"]
+    if freedom >= _OWN_FREEDOM:
+        return pct / 100
     with_runs = peers.drop_nulls("within_pct")
-    freedom = own_scatter[1] + int(with_runs["within_freedom"].sum())
-    squares = own_scatter[1] * own_scatter[0] ** 2 + float(
-        (with_runs["within_freedom"] * with_runs["within_pct"] ** 2).sum()
-    )
+    squares = freedom * pct**2 + float((with_runs["within_freedom"] * with_runs["within_pct"] ** 2).sum())
+    freedom += int(with_runs["within_freedom"].sum())
     return math.sqrt(squares / freedom) / 100 if freedom else None
-
-
-def _five(values: Sequence[float]) -> Five:
-    low, first, middle, third, high = values
-    return low, first, middle, third, high
 
 
 def _off_pct(effect: float) -> float:
@@ -356,11 +345,6 @@ def alike(store: Store, figures_of: Figures) -> Alike:
     return Alike.of(store.collect(_rows(store, figures_of).select("gpu", "model", "workload", "figure", "ratio")))
 
 
-def neighbours(fingerprints: Alike, gpu: str, names: Mapping[str, str]) -> list[Neighbour]:
-    """The GPUs of its model that are most like a GPU, the nearest first."""
-    return fingerprints.nearest(gpu, names)
-
-
 def times(stands: Iterable[Standing]) -> list[Standing]:
     """Those of times in a workload that have peers: the one in which the GPU is slowest first."""
     listed = [standing for standing in stands if standing.figure == "time" and standing.workload is not None]
@@ -396,11 +380,11 @@ def _standing(row: Mapping[str, Any]) -> Standing:
     return Standing(
         row["class"], row["workload"], row["figure"], row["unit"] or "", row["value"], row["low"], row["high"],
         off[0], off[1], off[2], row["rank"], row["peers"], row["n"] or 0, row["sittings"],
-        None if alone else _five_if_known(value), None if alone else _five_if_known(ratio), row["gpus"] or 0,
+        None if alone else _five(value), None if alone else _five(ratio), row["gpus"] or 0,
         tuple(row["evidence"] or ()),
     )  # fmt: skip
 
 
-def _five_if_known(values: Sequence[float | None]) -> Five | None:
-    finite = [float(value) for value in values if value is not None]
-    return (finite[0], finite[1], finite[2], finite[3], finite[4]) if len(finite) == len(PROBABILITIES) else None
+def _five(values: Sequence[float | None]) -> Five | None:
+    """Five quantiles; None where one is not known."""
+    return None if None in values else cast("Five", tuple(values))

@@ -614,14 +614,16 @@ def in_time(runs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
 
 
 def figures(
-    store: Store, run_ids: pl.Series, *, gpus: Collection[str] | None = None, names: Sequence[str] = FIGURES
-) -> pl.DataFrame:
-    """A row for each run: the figures `names`, and of the repeats the median time and their number. `gpus`: those of
-    the runs, where these are few, so that no others' rows are read."""
+    store: Store, run_ids: pl.Series, *, where: pl.Expr | None = None, gpus: Collection[str] | None = None,
+    names: Sequence[str] = FIGURES,
+) -> pl.DataFrame:  # fmt: skip
+    """A row for each run: the figures `names`, and of the repeats the median time and their number. Of a part of all
+    runs, `where` says which rows of `results` are theirs; `gpus`: theirs, where these are few, so that no other files
+    are read."""
     results, figure = store.scan("results", gpus), pl.col("figure")
-    results = results if gpus is None else results.filter(pl.col("gpu").is_in(list(gpus)))
-    rows = results.select("run_id", "figure", "value")
-    rows = rows if gpus is None else store.collect(rows).lazy()  # these few are read once
+    where = where if gpus is None else pl.col("gpu").is_in(list(gpus))
+    rows = (results if where is None else results.filter(where)).select("run_id", "figure", "value")
+    rows = rows if where is None else store.collect(rows.filter(figure.is_in(["time", *names]))).lazy()  # read once
     single = with_run_numbers(store.collect(rows.filter(figure.is_in(list(names)))), run_ids)
     parts = single.partition_by("figure", as_dict=True)
     nothing = single.clear()

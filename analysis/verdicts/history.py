@@ -157,9 +157,6 @@ class _Setting:
     numbers: Ints
     values: Sequence[str]
 
-    def value(self, number: int) -> str | None:
-        return self.values[number] if number >= 0 else None
-
 
 class _Cluster:
     """The runs of a cluster as arrays, by time."""
@@ -380,8 +377,8 @@ class _Past:
 
     def _differs(self, name: str, old: int, new: int) -> Iterator[Measured]:
         if old != new:
-            setting = self.cluster.settings[name]
-            yield Measured(Quantity(name), text=setting.value(new), text_before=setting.value(old))
+            values = [*self.cluster.settings[name].values, None]  # the last one is that of -1
+            yield Measured(Quantity(name), text=values[new], text_before=values[old])
 
     def _beside(self, series: int, begin: int, place: int, end: int) -> Iterator[Measured]:
         """What is different from `place` on: software, place, neighbours, temperature, clock, power."""

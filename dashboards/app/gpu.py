@@ -103,7 +103,7 @@ def _near(reading: Reading, figures: standing.Figures | None, gpu: str) -> tuple
         ),
         tables=("fingerprints", "runs", "gpus"),
     )
-    return tuple(standing.neighbours(alike, gpu, names))
+    return tuple(alike.nearest(gpu, names))
 
 
 def _made(store: Store, cluster: str) -> StoredJudgement | None:
