@@ -263,7 +263,8 @@ def _levels(cells: pl.DataFrame, column: str, workers: Sequence[int]) -> _Levels
     last = int(number.to_numpy().max(initial=0))
     block = (number * min(_BLOCKS, last + 1) // (last + 1)).alias("block")
     medians = steps.with_columns(block).drop_nulls(column).group_by("worker", "block").agg(pl.col(column).median())
-    by_worker = medians.group_by("worker").agg(
+    in_order = medians.sort("block")  # so that the sums are the same every time
+    by_worker = in_order.group_by("worker").agg(
         pl.col(column).mean().alias("level"), pl.col(column).std().alias("sd"), pl.len().alias("blocks")
     )
     rows = pl.DataFrame({"worker": workers}).join(by_worker, on="worker", how="left", maintain_order="left")
