@@ -21,7 +21,17 @@ _UNUSUAL = ("BOOLEAN", "MAP", "STRUCT")
 """What the type of a column begins with that its unit does not tell; lists are unusual, too."""
 _SEVERAL = 3
 """Tables of which a column is explained once, for all, in docs/tables.md."""
-_BY_NAME = ("judgements", "day_levels", "calibrations", "truth", "energy_minutes", "energy_days")
+_BY_NAME = (
+    "campaigns",
+    "imports",
+    "judgements",
+    "levels",
+    "day_levels",
+    "calibrations",
+    "truth",
+    "energy_minutes",
+    "energy_days",
+)
 """Tables that people hardly ask: docs/tables.md has the names of their columns."""
 _OF_A_MINUTE = (
     " `ts` is when the minute began. A gauge `x` of `telemetry` has `x_min`, `x_mean` and `x_max`, a counter `x_first` "

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, Input, Output, State, ctx, dcc, html
 
 from ...analysis.contents import clusters
 from ...analysis.energy.answers import ALL, LENGTHS, By, EnergySummary, summary
 from ...analysis.energy.options import Ground, ground
 from ...analysis.energy.quote import OneJob, job_offline
 from ...analysis.telemetry.extent import written
-from ...errors import InputError
 from ...store.power_sensors import SensorError
 from ..document import Part, Section, Table
 from ..documents.books import summary_parts
@@ -30,6 +29,7 @@ from .page import (
     prose,
     slow_parts,
     told,
+    writing,
 )
 from .reading import STILL, Later
 from .state import MOST_GPUS, parse, typed_times
@@ -193,37 +193,30 @@ def _register(app: Dash, reading: Reading) -> None:
         values = _values(state, _clusters(reading))
         return [*(values[name] for name in inputs), state.job is not None, _to_all(state)]
 
-    @app.callback(
-        Output(URL, "search", allow_duplicate=True),
-        Output(WRONG, "children"),
+    @writing(
+        app,
         *(Input(name, "value") for name in (CLUSTER, LAST, BY)),
         *(Input(name, event) for name in (SINCE, UNTIL, JOB) for event in ("n_submit", "n_blur")),
         *(State(name, "value") for name in (SINCE, UNTIL, JOB)),
-        State(URL, "search"),
-        prevent_initial_call=True,
+        wrong=WRONG,
     )
-    def change(cluster: str | None, last: str | None, by: str | None, *values: Any) -> tuple[Any, Any]:
-        since, until, number, search = values[-4:]
-        state = new = parse(search)[0]
+    def change(state: Address, cluster: str | None, last: str | None, by: str | None, *values: Any) -> Address | None:
+        since, until, number = values[-3:]
         now = _values(state, _clusters(reading))
         typed = {CLUSTER: cluster, LAST: last or "", BY: by, JOB: (number or "").strip(), SINCE: since, UNTIL: until}
         used = str(ctx.triggered_id)
         if used in (SINCE, UNTIL):
-            if (since or "", until or "") != (now[SINCE], now[UNTIL]):
-                try:
-                    since_ns, until_ns = typed_times(since, until)
-                except InputError as error:
-                    return no_update, told(html.P(str(error)), kind="problem")
-                new = replace(state, since=since_ns, until=until_ns, last=None)
-        elif typed[used] != now[used]:
-            changes: dict[str, dict[str, Any]] = {
-                CLUSTER: {"cluster": cluster, "job": None},
-                LAST: {"last": last or None, "since": None, "until": None},
-                BY: {"by": by},
-                JOB: {"job": typed[JOB] or None},
-            }
-            new = replace(state, **changes[used])
-        return no_update if new == state else new.search(), None
+            if (since or "", until or "") == (now[SINCE], now[UNTIL]):
+                return None
+            since_ns, until_ns = typed_times(since, until)
+            return replace(state, since=since_ns, until=until_ns, last=None)
+        changes: dict[str, dict[str, Any]] = {
+            CLUSTER: {"cluster": cluster, "job": None},
+            LAST: {"last": last or None, "since": None, "until": None},
+            BY: {"by": by},
+            JOB: {"job": typed[JOB] or None},
+        }
+        return None if typed[used] == now[used] else replace(state, **changes[used])
 
 
 PAGE = Page(PATH, "Jobs and energy", (TELEMETRY,), _layout, _register)

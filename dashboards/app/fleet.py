@@ -20,7 +20,7 @@ from ..figures.fleet import signed
 from ..words import MISSING, listed, many, minus
 from .brush import CHOICES, FIGURES, MAP, POWER, STRIPS, Brush, FleetView, brushes, choose, view
 from .grid import MOST, GridOptions, definitions, grid, grid_rows
-from .page import RUNS, VERDICTS, Page, following, graph, heading, section, told
+from .page import RUNS, VERDICTS, Page, following, graph, heading, section, told, writing
 from .state import MOST_GPUS, URL, parse
 
 if TYPE_CHECKING:
@@ -236,11 +236,10 @@ def _ahead(reading: Reading) -> Iterator[Callable[[], object]]:
 
 
 def _register(app: Dash, reading: Reading) -> None:
-    def find(search: str | None) -> tuple[FleetView, Address]:
-        state, _ = parse(search)
+    def find(state: Address) -> FleetView:
         choice, _ = choose(reading, state)
         assert choice is not None  # else the page has no such part
-        return view(reading, choice), state
+        return view(reading, choice)
 
     @following(
         app,
@@ -255,7 +254,8 @@ def _register(app: Dash, reading: Reading) -> None:
         State(TABLE, "columnDefs"),
     )
     def draw(search: str | None, before: Any) -> Any:
-        fleet, state = find(search)
+        state, _ = parse(search)
+        fleet = find(state)
         (table, options), keys = fleet.table(state), dict(fleet.rows.select("label", "gpu").iter_rows())
         columns, rows = definitions(table, options), max(3, min(len(table.rows), _ROWS))
         same = before and [column["field"] for column in columns] == [column["field"] for column in before]
@@ -282,24 +282,8 @@ def _register(app: Dash, reading: Reading) -> None:
         _hover(app, figure, find)
 
 
-def _write_address(app: Dash, find: Callable[[str | None], tuple[FleetView, Address]]) -> None:
+def _write_address(app: Dash, find: Callable[[Address], FleetView]) -> None:
     """What a person does writes into the address."""
-
-    def writing(*inputs: Input) -> Callable[[Callable[..., Address | None]], None]:
-        """Register a function that gets the address and these inputs, and gives a new state; None leaves it."""
-
-        def add(function: Callable[..., Address | None]) -> None:
-            where = Output(URL, "search", allow_duplicate=True)
-
-            @app.callback(where, *inputs, State(URL, "search"), prevent_initial_call=True)
-            def write(*arguments: Any) -> Any:
-                *values, search = arguments
-                state = function(search, *values)
-                new = None if state is None else state.search()
-                return no_update if new is None or new == (search or "") else new
-
-        return add
-
     app.clientside_callback(  # type: ignore[no-untyped-call]
         _EDGES,
         Output("fleet-brushed", "data"),
@@ -308,19 +292,17 @@ def _write_address(app: Dash, find: Callable[[str | None], tuple[FleetView, Addr
         prevent_initial_call=True,
     )
 
-    @writing(Input("fleet-brushed", "data"))
-    def brush(search: str | None, edges: dict[str, Any] | None) -> Address | None:
-        fleet, state = find(search)
-        return fleet.brushed(state, edges["figure"], edges["range"]) if edges else None
+    @writing(app, Input("fleet-brushed", "data"))
+    def brush(state: Address, edges: dict[str, Any] | None) -> Address | None:
+        return find(state).brushed(state, edges["figure"], edges["range"]) if edges else None
 
-    @writing(Input(CLEAR, "n_clicks"))
-    def clear(search: str | None, clicks: int | None) -> Address | None:
-        return replace(parse(search)[0], brush=(), gpu=()) if clicks else None
+    @writing(app, Input(CLEAR, "n_clicks"))
+    def clear(state: Address, clicks: int | None) -> Address | None:
+        return replace(state, brush=(), gpu=()) if clicks else None
 
-    @writing(*(Input(choice_id(name), "value") for name in CHOICES))
-    def choose_value(search: str | None, *values: str | None) -> Address | None:
-        fleet, state = find(search)
-        now = fleet.choice.values
+    @writing(app, *(Input(choice_id(name), "value") for name in CHOICES))
+    def choose_value(state: Address, *values: str | None) -> Address | None:
+        now = find(state).choice.values
         chosen = {name: value for name, value in zip(CHOICES, values, strict=True) if value not in (None, now[name])}
         # Only a choice that changed just now counts: another that the page has not yet set differs too, and nobody
         # chose that.
@@ -333,9 +315,9 @@ def _write_address(app: Dash, find: Callable[[str | None], tuple[FleetView, Addr
             changes["brush"] = tuple(text for text in state.brush if text.startswith("map:"))
         return replace(state, **changes)
 
-    @writing(*(Input(name, "clickData") for name in FIGURES), Input(TABLE, "cellClicked"))
-    def click(search: str | None, *_: Any) -> Address | None:
-        fleet, state = find(search)
+    @writing(app, *(Input(name, "clickData") for name in FIGURES), Input(TABLE, "cellClicked"))
+    def click(state: Address, *_: Any) -> Address | None:
+        fleet = find(state)
         clicked = ctx.triggered[0]["value"]
         if ctx.triggered_id == TABLE:
             cell = clicked or {}
@@ -349,7 +331,7 @@ def _write_address(app: Dash, find: Callable[[str | None], tuple[FleetView, Addr
         return replace(state, gpu=gpus[-MOST_GPUS:])
 
 
-def _hover(app: Dash, figure: str, find: Callable[[str | None], tuple[FleetView, Address]]) -> None:
+def _hover(app: Dash, figure: str, find: Callable[[Address], FleetView]) -> None:
     name = f"{figure}-tip"
 
     @app.callback(
@@ -361,7 +343,7 @@ def _hover(app: Dash, figure: str, find: Callable[[str | None], tuple[FleetView,
         prevent_initial_call=True,
     )
     def hover(event: Any, search: str | None) -> Any:
-        fleet, _ = find(search)
+        fleet = find(parse(search)[0])
         row = fleet.pointed(figure, event)
         return (False, no_update, no_update) if row is None else (True, event["points"][0]["bbox"], tip(fleet, row))
 

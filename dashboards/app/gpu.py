@@ -25,7 +25,7 @@ from ...errors import WhorlError
 from ..document import Section
 from ..documents import gpu as documents
 from ..words import MISSING, many
-from .page import VERDICTS, Need, Page, components, following, labelled, told
+from .page import VERDICTS, Need, Page, components, following, labelled, told, writing
 from .reading import JUDGED, judgements
 from .state import URL, State, parse
 
@@ -289,20 +289,14 @@ def _register(app: Dash, reading: Reading) -> None:
         # A list without what was just chosen would forget it, before the page has followed.
         return [*options, *(option for option in before if option["value"] == chosen and option not in options)]
 
-    @app.callback(
-        Output(URL, "search", allow_duplicate=True),
-        Input(_CHOICE, "value"),
-        Also(URL, "search"),
-        prevent_initial_call=True,
-    )
-    def choose(value: str | None, address: str | None) -> str:
-        state, _ = parse(address)
+    @writing(app, Input(_CHOICE, "value"))
+    def choose(state: State, value: str | None) -> State | None:
         if value is None:
-            return state.search()
+            return None
         cluster, gpu = json.loads(value)
         row = known(reading).filter((pl.col("cluster") == cluster) & (pl.col("gpu") == gpu))
         name = str(row["name"][0]) if row.height else gpu
-        return replace(state, cluster=cluster, gpu=(name,)).search()
+        return replace(state, cluster=cluster, gpu=(name,))
 
 
 PAGE = Page(PATH, "GPU", (Need("gpus", "probe run --store {store} --suite quick"),), _layout, _register, _ahead)

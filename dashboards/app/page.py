@@ -19,7 +19,7 @@ from dash import MATCH, Input, Output, ctx, dcc, html, no_update
 from dash import State as Also
 from dash.exceptions import PreventUpdate
 
-from ...errors import WhorlError
+from ...errors import InputError, QueryError, WhorlError
 from ..document import Chart, Command, Figure, Part, Table
 from ..markup import Element, Medium, Node, draw, element
 from ..words import capital, cut, minus, printable
@@ -219,6 +219,33 @@ def following(app: Dash, path: str, *parts: Any, **options: Any) -> Callable[[Ca
             return answer(*values)
 
         return answer
+
+    return add
+
+
+def writing(
+    app: Dash, *inputs: Any, wrong: str = ""
+) -> Callable[[Callable[..., State | None]], Callable[..., State | None]]:
+    """Let what a person does write the address: a function gets its state and the values of these inputs (and `State`
+    of Dash), and gives a new one; None leaves it. `wrong`: the id of what shows why something typed cannot be."""
+
+    def add(change: Callable[..., State | None]) -> Callable[..., State | None]:
+        outputs = [Output(URL, "search", allow_duplicate=True), *([Output(wrong, "children")] if wrong else [])]
+
+        @app.callback(outputs, *inputs, Also(URL, "search"), prevent_initial_call=True)
+        def write(*arguments: Any) -> list[Any]:
+            *values, search = arguments
+            state, _problems = parse(search)
+            try:
+                new = change(state, *values)
+            except (InputError, QueryError) as error:
+                if not wrong:
+                    raise
+                return [no_update, told(html.P(str(error)), kind="problem")]
+            target = no_update if new in (None, state) or new.search() == (search or "") else new.search()
+            return [target, None] if wrong else [target]
+
+        return change
 
     return add
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, Input, Output, ctx, dcc, html
 
 from ...analysis.choosing import known_gpus, meant
 from ...analysis.contents import timed_workloads
@@ -32,6 +32,7 @@ from .page import (
     section,
     slow_parts,
     told,
+    writing,
 )
 from .state import State as Address
 from .state import parse
@@ -255,30 +256,18 @@ def _register(app: Dash, reading: Reading) -> None:
     def avoid(search: str | None) -> bool:
         return not parse(search)[0].without
 
-    @app.callback(
-        Output(URL, "search", allow_duplicate=True),
-        Input(_ALL, "n_clicks"),
-        Input(_WORKLOAD, "value"),
-        Input(_MODEL, "value"),
-        Input(_GPUS, "value"),
-        State(URL, "search"),
-        prevent_initial_call=True,
-    )
+    @writing(app, Input(_ALL, "n_clicks"), *(Input(name, "value") for name in (_WORKLOAD, _MODEL, _GPUS)))
     def change(
-        all_nodes: int | None, work: str | None, model: str | None, gpus: float | None, search: str | None
-    ) -> Any:
-        state, _problems = parse(search)
-        new = state
+        state: Address, all_nodes: int | None, work: str | None, model: str | None, gpus: float | None
+    ) -> Address | None:
         if ctx.triggered_id == _ALL and all_nodes:
-            new = replace(state, without=())
-        elif ctx.triggered_id == _WORKLOAD and work:
+            return replace(state, without=())
+        if ctx.triggered_id == _WORKLOAD and work:
             cluster, _tab, workload = work.partition(_BETWEEN)
-            new = replace(state, cluster=cluster, probe=workload or None, model=None)
-        elif ctx.triggered_id == _MODEL:
-            new = replace(state, model=model)
-        elif ctx.triggered_id == _GPUS and gpus is not None:
-            new = replace(state, gpus=f"{int(gpus)}")
-        return no_update if new == state else new.search()
+            return replace(state, cluster=cluster, probe=workload or None, model=None)
+        if ctx.triggered_id == _MODEL:
+            return replace(state, model=model)
+        return replace(state, gpus=f"{int(gpus)}") if ctx.triggered_id == _GPUS and gpus is not None else None
 
 
 PAGE = Page(PATH, "Placement", (RUNS,), _layout, _register)

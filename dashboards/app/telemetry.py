@@ -30,14 +30,28 @@ from ...analysis.telemetry.extent import (
 from ...analysis.telemetry.happened import Happened, happened
 from ...analysis.telemetry.lines import Lines, lines, silent_since
 from ...analysis.telemetry.readings import Key, Which, shown
-from ...errors import InputError, QueryError
+from ...errors import QueryError
 from ...store.metrics import METRICS as ALL_METRICS
 from ...store.metrics import ROW
 from ..documents.telemetry import bands_text, freshness, lines_text, newest_section, silence
 from ..figures.drawing import Figure
 from ..figures.telemetry import MOST_LINES, arranged, behind, in_words, of_bands, of_happened, of_lines
 from ..words import listed, many
-from .page import TELEMETRY, URL, Page, choice, component, field, following, graph, heading, labelled, prose, told
+from .page import (
+    TELEMETRY,
+    URL,
+    Page,
+    choice,
+    component,
+    field,
+    following,
+    graph,
+    heading,
+    labelled,
+    prose,
+    told,
+    writing,
+)
 from .reading import STILL
 from .state import State as Address
 from .state import parse, typed_times
@@ -305,26 +319,18 @@ def _follow_inputs(app: Dash, reading: Reading) -> None:
         prevent_initial_call=True,
     )
 
-    @app.callback(
-        Output(URL, "search", allow_duplicate=True),
-        Output(WRONG, "children"),
+    @writing(
+        app,
         *(Input(name, "value") for name in lists),
         *(Input(name, event) for name in (FROM, TO) for event in ("n_submit", "n_blur")),
         Input({"type": LENGTH, "length": ALL}, "n_clicks"),
         *(State(name, "value") for name in (FROM, TO)),
-        State(URL, "search"),
-        prevent_initial_call=True,
+        wrong=WRONG,
     )
-    def change(*arguments: Any) -> tuple[Any, Any]:
-        began, ended, search = arguments[-3:]
-        state, _ = parse(search)
-        new = state
-        try:
-            for used, value in _used():
-                new = _changed(reading, new, used, value, (began, ended))
-        except (InputError, QueryError) as error:
-            return no_update, told(html.P(str(error)), kind="problem")
-        return no_update if new == state else new.search(), None
+    def change(state: Address, *values: Any) -> Address:
+        for used, value in _used():
+            state = _changed(reading, state, used, value, values[-2:])
+        return state
 
 
 # -- figures ------------------------------------------------------------------------------------------------------

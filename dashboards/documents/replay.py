@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -32,25 +31,17 @@ from ..figures.replay import (
 from ..words import capital, duration, in_unit, many, with_interval
 
 _LEAVE_NODES_OUT = ("drain-outliers", "advice-exclude")
+_COUNTS = ("late", "limits_hit")
 _BARS_OF_A_PAGE = 20_000  # some 10 bytes each, compressed
 _DEFINITIONS = {figure.name: figure.definition for figure in FIGURES}
 
 
-@dataclass(frozen=True)
-class FigureColumn:
-    """A figure of a replay as a column of a table."""
-
-    figure: str
-    column: Column
-
-    @property
-    def kwh(self) -> bool:
-        """Whether it is stored in joules and written in kWh."""
-        return self.figure == "energy_j"
+FigureColumn = tuple[str, Column]
+"""A figure of a replay as a column of a table."""
 
 
 def _column(head: str, figure: str, digits: int | None = None, unit: str = "", drops: int = 0) -> FigureColumn:
-    return FigureColumn(figure, Column(head, "number", digits, unit, explains=_DEFINITIONS[figure], drops=drops))
+    return figure, Column(head, "number", digits, unit, explains=_DEFINITIONS[figure], drops=drops)
 
 
 _TABLES = (
@@ -318,32 +309,26 @@ def figure_tables(results: Sequence[Replayed]) -> list[Table]:
     head = f"mean of {len(seeds):,} seeds" if len(seeds) > 1 else f"seed {min(seeds)}"
     policies = list(dict.fromkeys(result.case.policy for result in results))
     tables = []
-    for columns in _TABLES:
-        shared_columns = _known_columns(results, columns)
-        of_figures: TableColumns = [
-            (_counted_column(column, results).column, partial(_mean, results, column)) for column in shared_columns
-        ]
-        tables.append(Table.of(policies, [(head, str), *of_figures]))
+    for figures in _TABLES:
+        columns: TableColumns = [(head, str)]
+        for figure, column in _known_columns(results, figures):
+            means = {policy: mean_of(results, policy, figure) for policy in policies}
+            if figure == "energy_j":  # stored in joules, and written in kWh
+                means = {policy: mean and mean / JOULES_PER_KWH for policy, mean in means.items()}
+            if figure in _COUNTS and all(mean is None or mean.is_integer() for mean in means.values()):
+                column = replace(column, digits=0)  # over seeds it need not be whole
+            columns.append((column, means.get))
+        tables.append(Table.of(policies, columns))
     return tables
-
-
-def _mean(results: Sequence[Replayed], column: FigureColumn, policy: str) -> float | None:
-    mean = mean_of(results, policy, column.figure)
-    return mean / JOULES_PER_KWH if column.kwh and mean is not None else mean
-
-
-def _counted_column(column: FigureColumn, results: Sequence[Replayed]) -> FigureColumn:
-    """The column of a number of jobs written whole where each mean is: over seeds it need not be."""
-    if column.figure not in ("late", "limits_hit"):
-        return column
-    means = [mean_of(results, result.case.policy, column.figure) for result in results]
-    is_whole = all(mean is None or mean.is_integer() for mean in means)
-    return replace(column, column=replace(column.column, digits=0)) if is_whole else column
 
 
 def _known_columns(results: Sequence[Replayed], columns: Iterable[FigureColumn]) -> list[FigureColumn]:
     """The columns whose figure some replay knows."""
-    return [column for column in columns if any(getattr(row.metrics, column.figure) is not None for row in results)]
+    return [
+        (figure, column)
+        for figure, column in columns
+        if any(getattr(row.metrics, figure) is not None for row in results)
+    ]
 
 
 def _reading(findings: Sequence[PolicyFinding]) -> str:
@@ -371,9 +356,9 @@ def _terms(results: Sequence[Replayed]) -> Section:
     """What the figures are."""
     units = {figure.name: "kWh" if figure.unit == "J" else figure.unit for figure in FIGURES}
     columns: TableColumns = [
-        ("figure", lambda row: row.column.head.partition(",")[0]),
-        ("unit", lambda row: units[row.figure]),
-        (Column("what it is", "sentence"), lambda row: _DEFINITIONS[row.figure]),
+        ("figure", lambda row: row[1].head.partition(",")[0]),
+        ("unit", lambda row: units[row[0]]),
+        (Column("what it is", "sentence"), lambda row: _DEFINITIONS[row[0]]),
     ]
     table = Table.of([row for of_table in _TABLES for row in _known_columns(results, of_table)], columns)
     return Section("What the figures are", [table], folded=True)

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ...analysis.fleet.side_by_side import MEASURED, Against, Printed, Shown, by_place
+from ...analysis.fleet.side_by_side import Against, Printed, by_place
 from ...analysis.fleet.timelines import Timelines, Trend
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout, nothing, room
 from ..words import estimate, interval, many, minus
@@ -97,22 +97,11 @@ class GpuFigure:
         return "n/a" if apart is None else f"{signed(apart)}\u202f{self.apart_unit}".strip()
 
 
-def _measured(column: Shown, key: str, name: str, unit: str, digits: int, more: str, apart_unit: str) -> GpuFigure:
-    return GpuFigure(key, name, column.name, unit, digits, column.apart, more, apart_unit)
-
-
-GPU_FIGURES = tuple(
-    _measured(column, *words)
-    for column, words in zip(
-        MEASURED,
-        (
-            ("time", "time", "ms", 3, "slower", "%"),
-            ("power", "power", "W", 1, "more power", "%"),
-            ("clock", "SM clock", "MHz", 0, "higher clock", "%"),
-            ("temperature", "temperature", "°C", 1, "hotter", "°C"),
-        ),
-        strict=True,
-    )
+GPU_FIGURES = (
+    GpuFigure("time", "time", "time", "ms", 3, "slower_pct", "slower", "%"),
+    GpuFigure("power", "power", "power_w", "W", 1, "power_pct", "more power", "%"),
+    GpuFigure("clock", "SM clock", "sm_clock_mhz", "MHz", 0, "clock_pct", "higher clock", "%"),
+    GpuFigure("temperature", "temperature", "temperature_c", "°C", 1, "hotter_c", "hotter", "°C"),
 )
 """What is measured of every run."""
 _PRINTED = {  # name, digits, what more of it is
