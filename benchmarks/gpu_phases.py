@@ -14,7 +14,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -112,8 +113,25 @@ _BEGAN = time.monotonic()
 
 
 def _work(device: CupyDevice, kernel: str, **parameters: Any) -> Work | None:
+    """What a kernel does on this GPU; None where it cannot run it, or the phase has no time left."""
     work = find_kernel(kernel).build(device.facts, **parameters)
-    return work if isinstance(work, Work) else None
+    return work if isinstance(work, Work) and time.monotonic() < _deadline() else None
+
+
+def _needed(device: CupyDevice, kernel: str) -> Work:
+    work = find_kernel(kernel).build(device.facts)
+    if not isinstance(work, Work):
+        raise DeviceError(f"{device.facts.gpu}: it cannot run {kernel}")
+    return work
+
+
+@contextmanager
+def _loaded(device: CupyDevice, work: Work, seed: int = 1) -> Iterator[CupyLoaded]:
+    loaded = finish(device.load(work, seed=seed))
+    try:
+        yield loaded
+    finally:
+        loaded.unload()
 
 
 # -- phases -----------------------------------------------------------------------------------------------
@@ -122,19 +140,9 @@ def _work(device: CupyDevice, kernel: str, **parameters: Any) -> Work | None:
 def facts(device: CupyDevice, findings: Findings) -> None:
     """What the GPU, the driver and the libraries say of themselves, and CUDA's status codes as CuPy gives them."""
     about, runtime = device.facts, device.runtime
-    findings.put(
-        "device",
-        {
-            "model": about.model,
-            "capability": ".".join(map(str, about.capability)),
-            "sms": about.sms,
-            "memory_bytes": about.memory_bytes,
-            "l2_bytes": about.l2_bytes,
-            "max_clock_mhz": about.max_clock_mhz,
-            "bandwidth_gb_s": about.bandwidth_gb_s,
-            "peers": about.peers,
-        },
-    )
+    names = ("model", "sms", "memory_bytes", "l2_bytes", "max_clock_mhz", "bandwidth_gb_s", "peers")
+    known = {name: getattr(about, name) for name in names}
+    findings.put("device", known | {"capability": ".".join(map(str, about.capability))})
     codes: dict[str, Any] = {}
     calls: dict[str, Callable[[], Any]] = {
         "free of a wrong address": lambda: runtime.free(64),
@@ -150,17 +158,11 @@ def facts(device: CupyDevice, findings: Findings) -> None:
             cause = error.__cause__ or error
             codes[name] = {"status": getattr(cause, "status", None), "words": str(cause)}
         findings.put("status_codes", codes)
-    finish(device.load(_needed(device, "gemm-fp32"), seed=1)).unload()  # the libraries are loaded by it
+    with _loaded(device, _needed(device, "gemm-fp32")):  # the libraries are loaded by it
+        pass
     findings.put("versions", dict(device.versions))
     with device.using("asking for its memory"):
         findings.put("memory_free_bytes", int(runtime.memGetInfo()[0]))
-
-
-def _needed(device: CupyDevice, kernel: str) -> Work:
-    work = _work(device, kernel)
-    if work is None:
-        raise DeviceError(f"{device.facts.gpu}: it cannot run {kernel}")
-    return work
 
 
 def kernels(device: CupyDevice, findings: Findings) -> None:
@@ -174,16 +176,13 @@ def kernels(device: CupyDevice, findings: Findings) -> None:
     for name in KERNELS:
         work = _work(device, name)
         known = {row["kernel"] for row in findings.values.get("kernels", [])}
-        if work is None or name in known or time.monotonic() > _deadline():
+        if work is None or name in known:
             continue
         findings.put("trying", name)
         row: dict[str, Any] = {"kernel": name, "problem": None}
         try:
-            loaded = finish(device.load(work, seed=11))
-            try:
+            with _loaded(device, work, seed=11) as loaded:
                 row |= _checked(loaded)
-            finally:
-                loaded.unload()
             row["omission_is_found"] = _omission_is_found(device, work)
         except Exception as error:
             row["problem"] = f"{type(error).__name__}: {error}"
@@ -220,12 +219,9 @@ def _omission_is_found(device: CupyDevice, work: Work) -> bool:
     """Whether the check finds a repetition that does nothing: the second one, over poisoned outputs."""
     turns = (work.turns[0], (), *work.turns[2:])
     beside = work.beside and (*work.beside[:1], (), *work.beside[2:])
-    loaded = finish(device.load(replace(work, turns=turns, beside=beside), seed=11))
-    try:
+    with _loaded(device, replace(work, turns=turns, beside=beside), seed=11) as loaded:
         finish(loaded.run(2, limit_s=LIMIT_S))
         return finish(loaded.check()).wrong > 0
-    finally:
-        loaded.unload()
 
 
 def _watched(device: CupyDevice, recent: Recent) -> NodeWatch:
@@ -268,30 +264,21 @@ def _beside_ceiling(device: CupyDevice, probe: Probe, measured: Measured, best_c
         figure, ceiling, kind = "bandwidth", best_copy, "best copy"
     elif family == "gemm" and work.precision != "fp8":
         kind = "plain product"
-        loaded = finish(device.load(work, seed=1))
-        try:
-            ceiling = product_gflop_s(device, loaded, 0.5)
-        except (ImportError, RuntimeError) as error:  # of CuPy's binding
-            problem = f"the plain product failed: {error}"
-        finally:
-            loaded.unload()
+        with _loaded(device, work) as loaded:
+            try:
+                ceiling = product_gflop_s(device, loaded, 0.5)
+            except (ImportError, RuntimeError) as error:  # of CuPy's binding
+                problem = f"the plain product failed: {error}"
     elif clock is not None:
         facts = replace(device.facts, max_clock_mhz=clock)
         ceiling = flop_per_s(facts, work.precision, matrix=family == "gemm") / 1e9
         kind = "peak of the units" if family == "fma" else "peak"
     return {
-        "probe": probe.name,
-        "figure": figure,
-        "value": values[figure],
-        "ceiling": kind,
-        "ceiling_value": ceiling,
+        "probe": probe.name, "figure": figure, "value": values[figure], "ceiling": kind, "ceiling_value": ceiling,
         "share_percent": None if not ceiling else 100 * values[figure] / ceiling,
-        "n": int(values.get("repetitions", 0)),
-        "sm_clock_mhz": clock,
-        "power_w": measured.window.power_w,
-        "wrong": measured.verdict.wrong,
-        "problem": problem,
-    }
+        "n": int(values.get("repetitions", 0)), "sm_clock_mhz": clock, "power_w": measured.window.power_w,
+        "wrong": measured.verdict.wrong, "problem": problem,
+    }  # fmt: skip
 
 
 def quick(device: CupyDevice, findings: Findings) -> None:
@@ -304,13 +291,7 @@ def quick(device: CupyDevice, findings: Findings) -> None:
                 break
             program = "import benchmarks.gpu_first; from whorl.cli import cli; cli()"
             words = ["probe", "run", "--suite", "quick", "--backend", "cuda", "--gpu", device.facts.gpu, "--json"]
-            done = subprocess.run(
-                [sys.executable, "-c", program, *words, "--store", f"{folder}/{number}"],
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            done = _ran([sys.executable, "-c", program, *words, "--store", f"{folder}/{number}"])
             row: dict[str, Any] = {"seconds": round(time.monotonic() - began, 1), "exit": done.returncode}
             try:
                 row["runs"] = json.loads(done.stdout)["runs"]
@@ -320,6 +301,14 @@ def quick(device: CupyDevice, findings: Findings) -> None:
         statuses = [row["exit"] for row in findings.values["runs"]]
         if any(statuses):
             raise DeviceError(f"the quick suite ended with status {max(statuses)}")
+
+
+def _ran(command: list[str], seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds)
+
+
+def _last_words(done: subprocess.CompletedProcess[str], lines: int) -> list[str]:
+    return (done.stdout + done.stderr).strip().splitlines()[-lines:]
 
 
 def spread(device: CupyDevice, findings: Findings) -> None:
@@ -351,38 +340,27 @@ def inputs(device: CupyDevice, findings: Findings) -> None:
         for kernel in ("gemm-bf16", "gemm-fp32"):
             for distribution in ("uniform", "normal", "zeros", "uniform"):
                 work = _work(device, kernel, input=distribution)
-                if work is None or time.monotonic() > _deadline():
+                if work is None:
                     continue
-                loaded = finish(device.load(work, seed=1))
-                began_ns = device.now_ns()
-                try:
+                with _loaded(device, work) as loaded:
+                    began_ns = device.now_ns()
                     time_ms = _median_ms(loaded, 2 * RUN_S)
-                finally:
-                    loaded.unload()
                 window = recent.window(device.facts.gpu, began_ns, device.now_ns())
-                findings.add(
-                    "products" if kernel == "gemm-bf16" else "products_fp32",
-                    {
-                        "kernel": kernel,
-                        "input": distribution,
-                        "rate": work.flop / time_ms / 1e6,
-                        "power_w": window.power_w,
-                        "sm_clock_mhz": window.sm_clock_mhz,
-                    },
-                )
+                row: dict[str, Any] = {"kernel": kernel, "input": distribution, "rate": work.flop / time_ms / 1e6}
+                row |= {"power_w": window.power_w, "sm_clock_mhz": window.sm_clock_mhz}
+                findings.add("products" if kernel == "gemm-bf16" else "products_fp32", row)
 
 
 def repeatability(device: CupyDevice, findings: Findings) -> None:
     """Whether a product repeats bit for bit: within a load, after loading again, and with another stream of work."""
     for kernel in ("gemm-bf16", "gemm-fp16", "gemm-tf32", "gemm-fp32", "gemm-fp64", "gemm-fp8", "transformer"):
         work = _work(device, kernel)
-        if work is None or time.monotonic() > _deadline():
+        if work is None:
             continue
         digests: list[str] = []
         wrong = repetitions = 0
         for _ in range(2):
-            loaded = finish(device.load(work, seed=5))
-            try:
+            with _loaded(device, work, seed=5) as loaded:
                 finish(loaded.run(1, limit_s=LIMIT_S))  # the first run has one repetition more
                 for _ in range(2):
                     finish(loaded.poison())
@@ -390,12 +368,9 @@ def repeatability(device: CupyDevice, findings: Findings) -> None:
                     verdict = finish(loaded.check())
                     digests.append(_digest(loaded))
                     wrong, repetitions = wrong + verdict.wrong, repetitions + verdict.repetitions
-            finally:
-                loaded.unload()
-        findings.add(
-            "kernels",
-            {"kernel": kernel, "alike": len(set(digests)) == 1, "digests": digests, "wrong": wrong, "n": repetitions},
-        )
+        alike = len(set(digests)) == 1
+        row = {"kernel": kernel, "alike": alike, "digests": digests, "wrong": wrong, "n": repetitions}
+        findings.add("kernels", row)
 
 
 def _digest(loaded: CupyLoaded) -> str:
@@ -428,47 +403,43 @@ def counter(device: CupyDevice, findings: Findings) -> None:
     pynvml = importlib.import_module("pynvml")
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByUUID(device.facts.gpu)
-    loaded = finish(device.load(_needed(device, "gemm-fp32"), seed=1))
     stop = threading.Event()
-    load = threading.Thread(target=_keep_busy, args=(loaded, stop))
-    load.start()
-    try:
-        for name, read in (
-            ("energy_mj", pynvml.nvmlDeviceGetTotalEnergyConsumption),
-            ("power_mw", pynvml.nvmlDeviceGetPowerUsage),
-        ):
-            edges: list[float] = []
-            call_s: list[float] = []
-            latest, began = None, time.perf_counter()
-            while time.perf_counter() - began < COUNTER_S:
-                called = time.perf_counter()
-                try:
-                    value = read(handle)
-                except Exception as error:
-                    findings.put(name, {"problem": str(error)})
-                    break
-                call_s.append(time.perf_counter() - called)
-                if value != latest:
-                    edges.append(called)
-                    latest = value
-                time.sleep(0.0005)
-            periods = np.diff(edges[1:])
-            if len(periods):
-                findings.put(
-                    name,
-                    {
-                        "period_ms": 1e3 * float(np.median(periods)),
-                        "shortest_ms": 1e3 * float(periods.min()),
-                        "longest_ms": 1e3 * float(periods.max()),
-                        "n": len(periods),
-                        "call_us": 1e6 * statistics.median(call_s),
-                    },
-                )
-    finally:
-        stop.set()
-        load.join(LIMIT_S)
-        loaded.unload()
-        pynvml.nvmlShutdown()
+    with _loaded(device, _needed(device, "gemm-fp32")) as loaded:
+        load = threading.Thread(target=_keep_busy, args=(loaded, stop))
+        load.start()
+        try:
+            for name, read in (
+                ("energy_mj", pynvml.nvmlDeviceGetTotalEnergyConsumption),
+                ("power_mw", pynvml.nvmlDeviceGetPowerUsage),
+            ):
+                findings.put(name, _renewed(lambda read=read: read(handle)))  # type: ignore[misc]
+        finally:
+            stop.set()
+            load.join(LIMIT_S)
+    pynvml.nvmlShutdown()
+
+
+def _renewed(read: Callable[[], int]) -> dict[str, Any]:
+    """How often a reading has a new value, and how long it takes."""
+    edges: list[float] = []
+    call_s: list[float] = []
+    latest, began = None, time.perf_counter()
+    while time.perf_counter() - began < COUNTER_S:
+        called = time.perf_counter()
+        try:
+            value = read()
+        except Exception as error:
+            return {"problem": str(error)}
+        call_s.append(time.perf_counter() - called)
+        if value != latest:
+            edges.append(called)
+            latest = value
+        time.sleep(0.0005)
+    ms = 1e3 * np.diff(edges[1:])
+    if not len(ms):
+        return {"problem": "it has had no two new values", "n": 0}
+    of_periods = {"period_ms": float(np.median(ms)), "shortest_ms": float(ms.min()), "longest_ms": float(ms.max())}
+    return of_periods | {"n": len(ms), "call_us": 1e6 * statistics.median(call_s)}
 
 
 def _keep_busy(loaded: CupyLoaded, stop: threading.Event) -> None:
@@ -481,9 +452,9 @@ def gil(device: CupyDevice, findings: Findings) -> None:
     work = _needed(device, "gemm-fp64")
     actions: dict[str, Callable[[], object]] = {
         "nothing": lambda: time.sleep(0.5),
-        "loading gemm-fp64": lambda: finish(device.load(work, seed=3)).unload(),
-        "running gemm-fp64": lambda: _ran_and_checked(device, work),
-        "loading pagerank": lambda: finish(device.load(_needed(device, "pagerank"), seed=3)).unload(),
+        "loading gemm-fp64": lambda: _ran_and_checked(device, work, 0),
+        "running gemm-fp64": lambda: _ran_and_checked(device, work, 20),
+        "loading pagerank": lambda: _ran_and_checked(device, _needed(device, "pagerank"), 0),
     }
     for doing, action in actions.items():
         stop = threading.Event()
@@ -507,69 +478,47 @@ def gil(device: CupyDevice, findings: Findings) -> None:
         findings.add("stalls", {"doing": doing, "longest_ms": 1e3 * max(gaps_s), "n": len(gaps_s)})
 
 
-def _ran_and_checked(device: CupyDevice, work: Work) -> None:
-    loaded = finish(device.load(work, seed=3))
-    try:
-        finish(loaded.run(20, limit_s=LIMIT_S))
-        finish(loaded.check())
-    finally:
-        loaded.unload()
+def _ran_and_checked(device: CupyDevice, work: Work, repetitions: int) -> None:
+    with _loaded(device, work, seed=3) as loaded:
+        if repetitions:
+            finish(loaded.run(repetitions, limit_s=LIMIT_S))
+            finish(loaded.check())
 
 
 def telemetry(device: CupyDevice, findings: Findings) -> None:
     """The same work in turns with telemetry read ten times a second beside it and without."""
     recent = Recent([device.facts.gpu], seconds=60.0, interval_s=INTERVAL_S)
     for name in TELEMETRY_KERNELS:
-        loaded = finish(device.load(_needed(device, name), seed=1))
         ratios: list[float] = []
-        try:
+        with _loaded(device, _needed(device, name)) as loaded:
             _median_ms(loaded, RUN_S)
             for pair in range(TELEMETRY_PAIRS):
                 times: dict[bool, float] = {}
                 for watched in (pair % 2 == 0, pair % 2 == 1):  # a GPU that drifts favours neither
-                    if watched:
-                        with _watched(device, recent):
-                            times[watched] = _median_ms(loaded, RUN_S)
-                    else:
+                    with _watched(device, recent) if watched else nullcontext():
                         times[watched] = _median_ms(loaded, RUN_S)
                 ratios.append(times[True] / times[False])
-        finally:
-            loaded.unload()
         costs = [100 * (ratio - 1) for ratio in ratios]
-        findings.add(
-            "kernels",
-            {"kernel": name, "cost_percent": statistics.median(costs), "pairs": len(costs), "costs_percent": costs},
-        )
+        row = {"kernel": name, "cost_percent": statistics.median(costs), "pairs": len(costs), "costs_percent": costs}
+        findings.add("kernels", row)
 
 
 def gpu_tests(device: CupyDevice, findings: Findings) -> None:
     """The tests that need a GPU, their failures in the words of pytest."""
     device.close()
     seconds = max(10.0, _deadline() - time.monotonic())
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "--maxfail=20",
-        "-p",
-        "no:cacheprovider",
-        "-W",
-        "default",
-        "tests/gpu",
-    ]
+    options = ["-q", "--maxfail=20", "-p", "no:cacheprovider", "-W", "default", "tests/gpu"]
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds)
-        words = (done.stdout + done.stderr).strip().splitlines()[-40:]
-        findings.put("exit", done.returncode)
-        findings.put("words", words)
-        if done.returncode:
-            raise DeviceError(
-                f"pytest ended with status {done.returncode}: {words[-1] if words else 'it said nothing'}"
-            )
+        done = _ran([sys.executable, "-m", "pytest", *options], seconds)
     except subprocess.TimeoutExpired as error:
         findings.put("words", (error.stdout or b"").decode(errors="replace").strip().splitlines()[-40:])
         raise DeviceError(f"pytest did not end within {seconds:.0f} s") from None
+    words = _last_words(done, 40)
+    findings.put("exit", done.returncode)
+    findings.put("words", words)
+    if done.returncode:
+        last = words[-1] if words else "it said nothing"
+        raise DeviceError(f"pytest ended with status {done.returncode}: {last}")
 
 
 def ncu(device: CupyDevice, findings: Findings) -> None:
@@ -582,21 +531,20 @@ def ncu(device: CupyDevice, findings: Findings) -> None:
     metrics = ("dram__bytes_read.sum", "lts__t_bytes_op_read.sum")
     command = [program, "--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(metrics)]
     command += ["--kernel-name", "read_again", sys.executable, "-m", "benchmarks.gpu_first", "--run", "l2_read"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    done = _ran(command, 120)
     rows = list(csv.DictReader(line for line in done.stdout.splitlines() if line.startswith('"')))
     try:
         dram, l2 = (statistics.median(float(row[name].replace(",", "")) for row in rows[1:]) for name in metrics)
         findings.put("dram_share_percent", 100 * dram / l2)
     except (KeyError, ValueError, ZeroDivisionError):  # StatisticsError is a ValueError
-        findings.put("words", (done.stdout + done.stderr).strip().splitlines()[-12:])
+        findings.put("words", _last_words(done, 12))
 
 
 def l2_read(device: CupyDevice, findings: Findings) -> None:
     """A few repetitions of l2-read, for the profiler to look at."""
-    loaded = finish(device.load(_needed(device, "l2-read"), seed=1))
-    finish(loaded.run(5, limit_s=LIMIT_S))
-    findings.put("wrong", finish(loaded.check()).wrong)
-    loaded.unload()
+    with _loaded(device, _needed(device, "l2-read")) as loaded:
+        finish(loaded.run(5, limit_s=LIMIT_S))
+        findings.put("wrong", finish(loaded.check()).wrong)
 
 
 SPIN = """
@@ -607,15 +555,8 @@ extern "C" __global__ void spin(unsigned *flag) { while (*(volatile unsigned *)f
 def hang(device: CupyDevice, findings: Findings) -> None:
     """A kernel that never ends: its sentence, how long until it is said, and whether the process still ends."""
     spin = Launch("spin.cu", "spin", (1, 1, 1), (1, 1, 1), ("flag",))
-    work = Work(
-        kernel="spin",
-        precision="int32",
-        buffers=(Buffer("flag", "uint32", 1),),
-        turns=((spin,),),
-        flop=0,
-        bytes=0,
-        outputs=(),
-    )
+    flag = Buffer("flag", "uint32", 1)
+    work = Work(kernel="spin", precision="int32", buffers=(flag,), turns=((spin,),), flop=0, bytes=0, outputs=())
     vars(cupy_library)["source"] = lambda _name: SPIN  # of this process alone
     loaded = finish(device.load(work, seed=1))
     began = time.monotonic()

@@ -48,16 +48,12 @@ def normal(rng: Random, size: tuple[int, ...]) -> Floats:
     return rng.standard_normal(size)
 
 
-def t5(rng: Random, size: tuple[int, ...]) -> Floats:
-    return np.asarray(rng.standard_t(5, size) / np.sqrt(5 / 3))
-
-
-def gamma(rng: Random, size: tuple[int, ...]) -> Floats:
-    """Skewed to the slow side."""
-    return np.asarray((rng.gamma(2.0, 1.0, size) - 2.0) / np.sqrt(2.0))
-
-
-SHAPES: dict[str, Shape] = {"normal": normal, "t5": t5, "gamma": gamma}
+SHAPES: dict[str, Shape] = {
+    "normal": normal,
+    "t5": lambda rng, size: np.asarray(rng.standard_t(5, size) / np.sqrt(5 / 3)),
+    "gamma": lambda rng, size: np.asarray((rng.gamma(2.0, 1.0, size) - 2.0) / np.sqrt(2.0)),
+}
+"""The last is skewed to the slow side."""
 
 
 def summary(hits: list[npt.NDArray[np.bool_]], clusters: list[npt.NDArray[Any]], names: list[str]) -> dict[str, Any]:
@@ -75,12 +71,8 @@ def summary(hits: list[npt.NDArray[np.bool_]], clusters: list[npt.NDArray[Any]],
     for name, held in zip(names, hits, strict=True):
         effective = len(held) / design_effect
         low, high = ends(effective * float(held.mean()), effective)
-        cuts.append(
-            {
-                "cut": name, "n": len(held), "n_effective": round(effective, 1), "share": round(float(held.mean()), 4),
-                "interval": [round(low, 4), round(high, 4)],
-            }
-        )  # fmt: skip
+        figures = {"n": len(held), "n_effective": round(effective, 1), "share": round(float(held.mean()), 4)}
+        cuts.append({"cut": name, **figures, "interval": [round(low, 4), round(high, 4)]})
     all_hits = np.concatenate(hits)
     return {
         "pooled": share(int(all_hits.sum()), len(all_hits)),
@@ -116,7 +108,10 @@ def cuts(at: Floats) -> Floats:
     return np.unique(np.floor(at))[1:]
 
 
-def by_cut() -> dict[str, Any]:
+def cuts_of_longhorn(_options: BenchOptions) -> dict[str, Any]:
+    """The section `cuts`."""
+    if not LONGHORN.is_dir():
+        return NOT_THERE
     runs, gpus = sgemm()
     node = gpus["node"].fill_null("").to_numpy()
     alone = np.array([f"alone {number}" for number in range(len(node))])
@@ -156,7 +151,9 @@ def moving(rng: Random, shape: Shape, at: Floats, *, cabinets: float = 0.0, gpus
     return log_times
 
 
-def kept_back(fleets: int) -> list[dict[str, Any]]:
+def sittings_kept_back(options: BenchOptions) -> dict[str, Any]:
+    """The section `sittings`."""
+    fleets = options.pick(1, 20, 20)
     rows = []
     gpus = pl.DataFrame({"gpu_no": np.arange(256), "node": [f"n{gpu // PER_NODE}" for gpu in range(256)]})
     gpus = gpus.with_columns(
@@ -171,13 +168,8 @@ def kept_back(fleets: int) -> list[dict[str, Any]]:
                     at: Floats = 20_000.0 + days * np.arange(count, dtype=float)
                     at = np.append(at, at[-1] + rng.uniform(14.0, 30.0))
                     x = moving(rng, shape, at, cabinets=0.5 * (name == "cabinets"))
-                    runs = pl.DataFrame(
-                        {
-                            "gpu_no": np.repeat(np.arange(256), len(at) * RUNS),
-                            "at": np.tile(np.repeat(at, RUNS) + 0.01 * np.tile(np.arange(RUNS), len(at)), 256),
-                            "x": x.ravel(),
-                        }
-                    )
+                    gpu_no, sitting, run = (index.ravel() for index in np.indices(x.shape))
+                    runs = pl.DataFrame({"gpu_no": gpu_no, "at": at[sitting] + 0.01 * run, "x": x.ravel()})
                     places = compared(runs.filter(pl.col("at") < at[-1]), gpus)
                     assert places is not None
                     later = np.median(x[:, -1], axis=1)
@@ -185,9 +177,8 @@ def kept_back(fleets: int) -> list[dict[str, Any]]:
                     hits.append(held)
                     clusters.append(np.arange(256) // 32)
                 pooled = summary(hits, clusters, [str(number) for number in range(fleets)])
-                row = {"population": name, "sittings": count, "spacing": spacing, **pooled["pooled"]}
-                rows.append(row)
-    return rows
+                rows.append({"population": name, "sittings": count, "spacing": spacing, **pooled["pooled"]})
+    return {"gpus": 256, "rows": rows}
 
 
 def part(store: Store, runs: pl.DataFrame, folder: Path) -> Store:
@@ -233,16 +224,6 @@ def of_splits(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def cuts_of_longhorn(_options: BenchOptions) -> dict[str, Any]:
-    """The section `cuts`."""
-    return by_cut() if LONGHORN.is_dir() else NOT_THERE
-
-
-def sittings_kept_back(options: BenchOptions) -> dict[str, Any]:
-    """The section `sittings`."""
-    return {"gpus": 256, "rows": kept_back(options.pick(1, 20, 20))}
-
-
 def gains(_options: BenchOptions) -> dict[str, Any]:
     """What `advise` promised from one part of the dates, and what the other part shows."""
     if not LONGHORN.is_dir():
@@ -286,7 +267,7 @@ def fleet(rng: Random, shape: Shape, groups: tuple[int, int, int], shares: tuple
     node = np.repeat(shape(rng, (cabinets * nodes,)), gpus)
     own_level = shape(rng, (cabinets * nodes * gpus,))
     level = 2.0 * (np.sqrt(shares[0]) * cabinet + np.sqrt(shares[1]) * node + np.sqrt(1 - sum(shares)) * own_level)
-    times = 100.0 + level[:, None] + (normal if shape is gamma else shape)(rng, (len(own_level), 5))
+    times = 100.0 + level[:, None] + (normal if shape is SHAPES["gamma"] else shape)(rng, (len(own_level), 5))
     gpu = np.repeat(np.arange(len(own_level)), 5)
     return pl.DataFrame({"gpu": gpu, "value": times.ravel()}).with_columns(
         pl.col("gpu").cast(pl.String), node=pl.format("n{}", pl.col("gpu") // gpus),

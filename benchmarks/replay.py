@@ -34,7 +34,6 @@ from whorl.analysis.replay import (
     Beliefs,
     Fleet,
     Job,
-    Metrics,
     Options,
     Outcome,
     Policy,
@@ -47,7 +46,7 @@ from whorl.analysis.replay import (
 from whorl.analysis.replay.findings import BETTER, LEAST_PCT, interval
 from whorl.analysis.replay.from_store import MeasuredFleets
 from whorl.analysis.replay.policies.eaco import EaCO, Sharing
-from whorl.analysis.replay.policies.placements import Clocks, Packed
+from whorl.analysis.replay.policies.placements import Packed
 from whorl.analysis.replay.policies.shares import FirstCome
 from whorl.analysis.replay.power import ANY
 from whorl.analysis.replay.published import POLICIES as PUBLISHED
@@ -165,26 +164,13 @@ def shockwave(*, regimes: bool) -> Trace:
     return read_trace(folder / "jobs_32gpus.csv", reading=reading)
 
 
-def believed_wrong(pairs: Pairs, models: str) -> Pairs:
-    """Shares of the jobs whose name begins so are believed too high."""
-    return Pairs(
-        {pair: share * (WRONG if pair[0][0].startswith(models) else 1.0) for pair, share in pairs.shares.items()}
-    )
-
-
 def figures(outcome: Outcome) -> dict[str, Any]:
     metrics = outcome.metrics()
     run_time = outcome.held_s / np.array([job.ideal_s for job in outcome.jobs])
-    return {
-        "energy_kwh": rounded(metrics.energy_kwh),
-        "base_kwh": rounded(metrics.base_kwh),
-        "node_hours": rounded(metrics.node_hours),
-        "run_time_mean": round(float(run_time.mean()), 4),
-        "run_time_max": round(float(run_time.max()), 3),
-        "late": metrics.late,
-        "undone": metrics.migrations,
-        "wasted_gpu_h": rounded(metrics.wasted_gpu_h),
-    }
+    names = ("energy_kwh", "base_kwh", "node_hours", "late", "wasted_gpu_h")
+    of_metrics = {name: rounded(getattr(metrics, name)) for name in names}
+    times = {"run_time_mean": round(float(run_time.mean()), 4), "run_time_max": round(float(run_time.max()), 3)}
+    return {**of_metrics, **times, "undone": metrics.migrations}
 
 
 def rounded(figure: float | None) -> float | None:
@@ -218,7 +204,8 @@ def schemes(_options: BenchOptions) -> dict[str, Any]:
     policies: list[tuple[Policy, float, str]] = [(FirstCome(), SLACK, "exact"), (Packed(), SLACK, "exact")]
     policies += [(EaCO(Sharing(slack)), slack, "exact") for slack in (1.1, 1.25, 1.5)]
     for policy, slack, believed in [*policies, (EaCO(Sharing(SLACK)), SLACK, "30 % too high")]:
-        beliefs = rates if believed == "exact" else replace(rates, pairs=believed_wrong(pairs, ""))
+        wrong = Pairs({pair: WRONG * share for pair, share in pairs.shares.items()})
+        beliefs = rates if believed == "exact" else replace(rates, pairs=wrong)
         jobs = tuple(replace(job, deadline_s=job.submit_s + slack * job.ideal_s) for job in small.jobs)
         options = Options(migration_s=RESTART_S)
         outcome = replay(replace(small, jobs=jobs), World(rates, Beliefs(beliefs)), policy, options=options)
@@ -266,19 +253,38 @@ def longhorn_halves(workload: str) -> Halves:
     )
 
 
-def both_ways(policy: type[Policy], trace: Trace, pairs: Pairs, halves: Halves, seed: int) -> tuple[Metrics, Metrics]:
-    """With scores and with flat beliefs, on one fleet and one draw of jobs."""
-    rng = np.random.default_rng(seed)
-    nodes = rng.permutation(halves.true["node"].unique(maintain_order=True).to_list())[:28].tolist()
-    drawn = rng.integers(len(trace.jobs), size=len(trace.jobs)).tolist()
-    jobs = []
-    for number, (job, pick) in enumerate(zip(trace.jobs, drawn, strict=True)):
-        row = replace(trace.jobs[pick], name=str(number), submit_s=job.submit_s, workload=halves.workload)
-        jobs.append(replace(row, deadline_s=row.submit_s + SLACK * row.ideal_s))
-    beliefs = Beliefs(halves.rates(halves.believed, nodes, pairs))
-    world = World(halves.rates(halves.true, nodes, pairs), beliefs)
-    drawn_trace = replace(trace, jobs=tuple(jobs))
-    return replay(drawn_trace, world, policy).metrics(), replay(drawn_trace, world.flat(), policy).metrics()
+Draw = Callable[[int], tuple[Trace, World]]
+"""By seed, the jobs and the fleet."""
+
+
+def of_profile(trace: Trace, score: Floats, nodes: int, per_node: int) -> Draw:
+    """The jobs as they are, on GPUs drawn from a profile's rows, believed within 1 %."""
+
+    def draw(seed: int) -> tuple[Trace, World]:
+        rng = np.random.default_rng(seed)
+        true = rng.choice(score, nodes * per_node)
+        believed = true * np.exp(rng.normal(0.0, 0.01, len(true)))
+        jobs = tuple(replace(job, workload="A", model="A") for job in trace.jobs)
+        return replace(trace, jobs=jobs), World.regular(nodes, per_node, {"A": true}, believed={"A": believed})
+
+    return draw
+
+
+def of_halves(trace: Trace, halves: Halves, pairs: Pairs) -> Draw:
+    """Jobs drawn again, with deadlines, on 28 real nodes: true by the one half of their runs, believed by the other."""
+
+    def draw(seed: int) -> tuple[Trace, World]:
+        rng = np.random.default_rng(seed)
+        nodes = rng.permutation(halves.true["node"].unique(maintain_order=True).to_list())[:28].tolist()
+        drawn = rng.integers(len(trace.jobs), size=len(trace.jobs)).tolist()
+        jobs = []
+        for number, (job, pick) in enumerate(zip(trace.jobs, drawn, strict=True)):
+            row = replace(trace.jobs[pick], name=str(number), submit_s=job.submit_s, workload=halves.workload)
+            jobs.append(replace(row, deadline_s=row.submit_s + SLACK * row.ideal_s))
+        beliefs = Beliefs(halves.rates(halves.believed, nodes, pairs))
+        return replace(trace, jobs=tuple(jobs)), World(halves.rates(halves.true, nodes, pairs), beliefs)
+
+    return draw
 
 
 def gain_of(logs: Sequence[float]) -> dict[str, Any]:
@@ -295,35 +301,29 @@ def scores(options: BenchOptions) -> dict[str, Any]:
         return NOT_THERE
     seeds, rows = options.pick(2, 12, 20), []
     score = profiles([DATA / "longhorn"]).relative()["A"]  # ResNet-50, as the PAL study names the class
-    sia = read_trace(SIA / "workload-1.csv")
-    cases: list[tuple[str, Trace, tuple[int, int], Options]] = [
-        ("shockwave", shockwave(regimes=True), (32, 1), Options(round_s=120.0, rounds=True, start_s=20.0)),
-        ("shockwave", replace(sia, jobs=sia.jobs[:60]), (16, 4), Options(round_s=360.0, rounds=True, start_s=20.0)),
-        ("spb", sia, (16, 4), Options()),
+    sia, own = read_trace(SIA / "workload-1.csv"), shockwave(regimes=False)
+    regimes, short = shockwave(regimes=True), replace(sia, jobs=sia.jobs[:60])
+    pairs, halves = read_pairs(SCHEDULERS / "gavel" / "pairs.csv.gz", "v100"), longhorn_halves("sgemm")
+    two, six = (Options(round_s=60.0 * minutes, rounds=True, start_s=20.0) for minutes in (2, 6))
+    cases: list[tuple[str, str, str, Draw, Options]] = [
+        ("shockwave", regimes.name, "avg_jct_s", of_profile(regimes, score, 32, 1), two),
+        ("shockwave", sia.name, "avg_jct_s", of_profile(short, score, 16, 4), six),
+        ("spb", sia.name, "avg_jct_s", of_profile(sia, score, 16, 4), Options()),
+        *(
+            (policy, trace.name, "energy_kwh", of_halves(trace, halves, pairs), Options())
+            for policy in ("eaco", "clocks")
+            for trace in (sia, own)
+        ),
     ]
-    for policy, trace, (nodes, per_node), rounds in cases[: options.pick(1, 3, 3)]:
+    for policy, name, figure, draw, rules in cases[:: options.pick(3, 1, 1)]:
         logs = []
         for seed in range(seeds):
-            draw = np.random.default_rng(seed)
-            true = draw.choice(score, nodes * per_node)
-            believed = true * np.exp(draw.normal(0.0, 0.01, len(true)))
-            world = World.regular(nodes, per_node, {"A": true}, believed={"A": believed})
-            jobs = tuple(replace(job, workload="A", model="A") for job in trace.jobs)
-            run_of = replace(trace, jobs=jobs)
-            scored, flat = (
-                replay(run_of, beliefs, policy, options=rounds, seed=seed) for beliefs in (world, world.flat())
-            )
-            logs.append(math.log(scored.metrics().avg_jct_s / flat.metrics().avg_jct_s))
-        rows.append({"policy": policy, "trace": trace.name, "figure": "avg_jct_s", **gain_of(logs)})
+            trace, world = draw(seed)
+            both = (replay(trace, seen, policy, options=rules, seed=seed).metrics() for seen in (world, world.flat()))
+            scored, flat = (getattr(metrics, figure) for metrics in both)
+            logs.append(math.log((scored or 1) / (flat or 1)))
+        rows.append({"policy": policy, "trace": name, "figure": figure, **gain_of(logs)})
         say(str(rows[-1]))
-    pairs = read_pairs(SCHEDULERS / "gavel" / "pairs.csv.gz", "v100")
-    halves = longhorn_halves("sgemm")
-    for kind in (EaCO, Clocks):
-        for trace in (sia, shockwave(regimes=False)):
-            outcomes = [both_ways(kind, trace, pairs, halves, seed) for seed in range(seeds)]
-            logs = [math.log((scored.energy_kwh or 1) / (flat.energy_kwh or 1)) for scored, flat in outcomes]
-            rows.append({"policy": kind.name, "trace": trace.name, "figure": "energy_kwh", **gain_of(logs)})
-            say(str(rows[-1]))
     return {"cases": rows}
 
 

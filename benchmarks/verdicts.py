@@ -91,32 +91,28 @@ class RuleCounts:
     """Counts of one rule over the fleets of a cell."""
 
     def __init__(self) -> None:
-        self.hits = self.false = self.fleets_with_false = self.fleets = self.healthy = self.faulty = 0
+        self.counts: Counter[str] = Counter()
         self.false_shares: list[float] = []
 
     def add(self, names: Bools, faulty: Bools) -> None:
         """Count a fleet: (gpus,) whom the rule names, and who is faulty."""
-        false = int((names & ~faulty).sum())
-        self.fleets, self.faulty, self.healthy = (
-            self.fleets + 1, self.faulty + int(faulty.sum()), self.healthy + int((~faulty).sum()),
-        )  # fmt: skip
-        self.hits += int((names & faulty).sum())
-        self.false, self.fleets_with_false = self.false + false, self.fleets_with_false + (false > 0)
-        self.false_shares.append(false / max(1, int(names.sum())))
+        hits, false = int((names & faulty).sum()), int((names & ~faulty).sum())
+        self.counts.update(fleets=1, faulty=int(faulty.sum()), healthy=int((~faulty).sum()), hits=hits, false=false)
+        self.counts["fleets with false"] += false > 0
+        self.false_shares.append(false / max(1, hits + false))
 
     def as_dict(self) -> dict[str, Any]:
         """Rates: fleets with a healthy GPU named, its number for 1,000, realised FDR (mean over fleets), power."""
+        n = self.counts
         return {
-            "fleets_with_a_healthy_gpu_named": share(self.fleets_with_false, self.fleets),
-            "named_per_1000_healthy": round(1000 * self.false / max(1, self.healthy), 3),
-            "false_among_named": round(float(np.mean(self.false_shares)), 4), "found": share(self.hits, self.faulty),
+            "fleets_with_a_healthy_gpu_named": share(n["fleets with false"], n["fleets"]),
+            "named_per_1000_healthy": round(1000 * n["false"] / max(1, n["healthy"]), 3),
+            "false_among_named": round(float(np.mean(self.false_shares)), 4), "found": share(n["hits"], n["faulty"]),
         }  # fmt: skip
 
 
-@cache
-def oracle(population: str, sittings: int) -> Oracle:
-    """The oracle of a population; it draws many fleets."""
-    return Oracle(population, sittings=sittings)
+oracle = cache(Oracle)
+"""The oracle of a population; it draws many fleets."""
 
 
 def whorl_names(fleet: MadeFleet, fault: str | None, counts: Counter[str]) -> Bools:
@@ -137,11 +133,10 @@ def of_fleets(fleets: int, seed: int, gpus: int, population: str, **faults: Any)
     """The rates of all rules over fleets of one kind."""
     rules = {name: RuleCounts() for name in ("whorl", "oracle", *RULES)}
     counts: Counter[str] = Counter()
-    law, fault = oracle(population, faults.get("sittings", 2)), faults.get("fault")
+    law, fault = oracle(population, sittings=faults.get("sittings", 2)), faults.get("fault")
     for number in range(fleets):
-        fleet = fleet_of(
-            np.random.default_rng([seed, number, gpus, POPULATIONS.index(population)]), gpus, population, **faults
-        )
+        random = np.random.default_rng([seed, number, gpus, POPULATIONS.index(population)])
+        fleet = fleet_of(random, gpus, population, **faults)
         level = fleet.figures.levels()
         rules["whorl"].add(whorl_names(fleet, fault, counts), fleet.faulty)
         rules["oracle"].add(law.names(level, int(fleet.faulty.sum())), fleet.faulty)
@@ -149,7 +144,7 @@ def of_fleets(fleets: int, seed: int, gpus: int, population: str, **faults: Any)
             rules[name].add(np.any([rule(np.exp(level[probe])) for probe in PROBES], axis=0), fleet.faulty)
     return {
         "population": population, "gpus": gpus, **faults, "fleets": fleets,
-        "healthy_gpus": rules["whorl"].healthy, "faulty_gpus": rules["whorl"].faulty,
+        "healthy_gpus": rules["whorl"].counts["healthy"], "faulty_gpus": rules["whorl"].counts["faulty"],
         "cause_right": share(counts["right"], counts["with a cause"]),
         "node_verdicts": counts[f"{Level.NODE} verdicts"],
         "rules": {name: figures.as_dict() for name, figures in rules.items()},
@@ -316,7 +311,8 @@ def cell(fleets: int, nodes: int, population: str, effect: str) -> dict[str, Any
         of_oracle += int((names["oracle"] & faulty).sum())
         in_common += int((names["oracle"] & names["whorl"] & faulty).sum())
     return {
-        "population": population, "gpus": gpus, "effect": effect, "fleets": fleets, "faulty": rules["whorl"].faulty,
+        "population": population, "gpus": gpus, "effect": effect, "fleets": fleets,
+        "faulty": rules["whorl"].counts["faulty"],
         "found_of_what_the_oracle_finds": share(in_common, of_oracle),
         "rules": {name: counts.as_dict() for name, counts in rules.items()},
     }  # fmt: skip
@@ -343,14 +339,11 @@ def shifted(options: BenchOptions) -> dict[str, Any]:
             for number in range(fleets):
                 random = np.random.default_rng([9, count, number])
                 effects, places = random.normal(0, 0.008, nodes * PER_NODE), random.permutation(nodes)
-                slow_nodes, slow_gpus = (
-                    places[:count],
-                    places[count : count + 3] * PER_NODE + random.integers(4, size=3),
-                )
+                slow_nodes = places[:count]
+                slow_gpus = places[count : count + 3] * PER_NODE + random.integers(4, size=3)
                 effects[slow_gpus] += 0.07 if number % 2 else 0.10
-                of_gpus, of_nodes, _ = named_by_whorl(
-                    draw(random, effects, shift * np.isin(np.arange(nodes), slow_nodes).astype(np.float64))
-                )
+                node_effects = shift * np.isin(np.arange(nodes), slow_nodes).astype(np.float64)
+                of_gpus, of_nodes, _ = named_by_whorl(draw(random, effects, node_effects))
                 totals.update(gpus=int(of_gpus[slow_gpus].sum()), nodes=int(of_nodes[slow_nodes].sum()))
                 totals.update(false_gpus=int(np.delete(of_gpus, slow_gpus).sum()))
                 totals.update(false_nodes=int(np.delete(of_nodes, slow_nodes).sum()))
