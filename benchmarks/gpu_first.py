@@ -1,6 +1,6 @@
 """All that a first GPU can tell within minutes: phases in processes of their own, each with a limit. Prints JSON.
 
-    python -m benchmarks.gpu_first [--minutes 9] [--gpu 0] [--out FILE] [--phase NAME ...]
+    python -m benchmarks.gpu_first [--minutes 9 | --quick] [--gpu 0] [--out FILE] [--phase NAME ...]
 
 The most valuable phase comes first, and what may leave the GPU unusable comes last. The result is written to --out
 after each phase, and holds what a phase had found when it failed, was killed, or did not end within its limit. No phase
@@ -267,6 +267,7 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--minutes", type=float, default=9.0, help="for all phases together (9)")
+    parser.add_argument("--quick", action="store_const", const=2.0, dest="minutes", help="two minutes: what they allow")
     parser.add_argument("--gpu", type=int, default=0, help="CUDA's number of the GPU (0)")
     parser.add_argument("--out", type=Path, help="a file for the result, written after each phase")
     parser.add_argument("--phase", action="append", choices=list(PHASES), help="only this one; may be repeated")

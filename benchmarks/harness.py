@@ -147,14 +147,6 @@ def spread(values: Sequence[float], digits: int = 3) -> dict[str, float]:
     return {name: round(value, digits) for name, value in figures.items()} | {"n": n}
 
 
-def mean_interval(values: Sequence[float], digits: int = 2) -> dict[str, Any]:
-    """A mean with its 95 % interval by the normal distribution, and n."""
-    half = 1.96 * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
-    middle = statistics.fmean(values)
-    return {"mean": round(middle, digits), "interval": [round(middle - half, digits), round(middle + half, digits)],
-            "n": len(values)}  # fmt: skip
-
-
 def in_turns(
     contenders: Mapping[str, Callable[[], dict[str, Any]]], repeats: int, *, against: str, figure: str = "cpu_s"
 ) -> dict[str, Any]:

@@ -83,31 +83,8 @@ def same_reader() -> Callable[[], list[list[float]]]:
         nvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
     ]
     # Held down by other causes, PCIe and NVLink traffic, ECC errors, remapped rows, NVLink errors, retired pages.
-    slow_ids = [
-        76,
-        77,
-        79,
-        269,
-        270,
-        197,
-        198,
-        138,
-        139,
-        94,
-        3,
-        4,
-        5,
-        6,
-        *range(142, 146),
-        230,
-        38,
-        45,
-        52,
-        59,
-        29,
-        30,
-        31,
-    ]
+    slow_ids = [76, 77, 79, 269, 270, 197, 198, 138, 139, 94, 3, 4, 5, 6]
+    slow_ids += [*range(142, 146), 230, 38, 45, 52, 59, 29, 30, 31]
     sweeps = itertools.count()
 
     def slow(handle: Any) -> list[float]:

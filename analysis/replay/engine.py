@@ -559,7 +559,7 @@ class ReplayEngine:
 
     def _tenant(self, run: JobRun) -> Tenant:
         assert run.allocation is not None
-        return Tenant(run.job, run.pieces[run.piece], run.allocation)
+        return Tenant(run.job, run.pieces[run.piece].batch, run.allocation)
 
     def _speed(self, run: JobRun) -> float:
         tenant = self._tenant(run)
@@ -665,7 +665,6 @@ class ReplayEngine:
             held_gpu_seconds=self.busy_s,
             others=Others(others[1], others[2], others[3].astype(np.int32)),
             events=self.events,
-            decisions=self.decisions,
             wall_s=wall_s,
             series=series,
             spans=tuple(self.spans) if self.options.record else None,

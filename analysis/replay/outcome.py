@@ -161,7 +161,6 @@ class Outcome:
     others: Others
     events: int
     """Arrivals, finishes, failures and returns."""
-    decisions: int
     wall_s: float
     """What the replay took."""
     series: Series | None = None

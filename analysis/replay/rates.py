@@ -47,18 +47,12 @@ class JobLike(Protocol):
     def stages(self) -> tuple[tuple[int, float], ...]: ...
 
 
-class PieceLike(Protocol):
-    """The stretch of a job that is asked about: a `Piece`, or a `Request`, whose batch is that of its first piece."""
-
-    @property
-    def batch(self) -> int | None: ...
-
-
 class Tenant(NamedTuple):
     """A job on a GPU."""
 
     job: JobLike
-    piece: PieceLike
+    batch: int | None
+    """The batch size that it trains with at present; None where it is not known."""
     allocation: Allocation
 
 
@@ -119,7 +113,7 @@ class Rates:
             f"the fleet has no scores of class {workload!r}; it has {', '.join(sorted(self.scores)) or 'none'}"
         )
 
-    def speed(self, job: JobLike, piece: PieceLike, allocation: Allocation, tenants: Tenants = ()) -> float:
+    def speed(self, job: JobLike, batch: int | None, allocation: Allocation, tenants: Tenants = ()) -> float:
         """Work-seconds a second: 1 is the job's own width, alone, on GPUs of score 1 in one node at the default clock.
 
         It is 0 where other jobs leave no time on a GPU. Raises InputError where no table says it: a width without a
@@ -128,7 +122,7 @@ class Rates:
         gpus = allocation.gpus
         times = self._times(job, allocation)
         if any(tenants):
-            tenant = Tenant(job, piece, allocation)
+            tenant = Tenant(job, batch, allocation)
             shares = [self._share(tenant, role, others) for role, others in enumerate(tenants)]
             if not all(shares):
                 return 0.0
@@ -137,7 +131,7 @@ class Rates:
         if self.curves is not None and job.model in self.curves:
             counts = Counter(map(self._node_list.__getitem__, gpus))
             by_node = tuple(counts[node] for node in sorted(counts))
-            return self.curves.speed(job.model, by_node, job.gpus, piece.batch) / step
+            return self.curves.speed(job.model, by_node, job.gpus, batch) / step
         if len(gpus) != job.gpus:
             raise InputError(
                 f"it was submitted for {job.gpus} GPUs and gets {len(gpus)}, and no curve says how fast "
@@ -145,7 +139,7 @@ class Rates:
             )
         return 1.0 / (step * self.locality if self._spans(gpus) else step)
 
-    def draw(self, job: JobLike, piece: PieceLike, allocation: Allocation, tenants: Tenants = ()) -> Draw:
+    def draw(self, job: JobLike, batch: int | None, allocation: Allocation, tenants: Tenants = ()) -> Draw:
         """What a job draws on its GPUs, in watts; NaN where a power is not known.
 
         A GPU draws for a job as long as the job works on it. Where the sum over the jobs of a GPU is above the most
@@ -157,7 +151,7 @@ class Rates:
         if not (job.stages or allocation.depths or allocation.clocks or any(tenants) or self.power.cap_w):
             watts = self._watt_list(job.workload)
             return Draw(sum(watts[gpu] - idle_w for gpu in gpus), len(gpus) * idle_w)
-        tenant = Tenant(job, piece, allocation)
+        tenant = Tenant(job, batch, allocation)
         beside = tenants or ((),) * len(gpus)
         work_w = sum(self._drawn(tenant, role, others) for role, others in enumerate(beside))
         return Draw(work_w, sum(idle_w / (1 + len(others)) for others in beside))
@@ -275,4 +269,4 @@ def _leaves_time(tenant: Tenant) -> bool:
 
 
 def _kind(tenant: Tenant) -> JobType:
-    return JobType(tenant.job.model, tenant.piece.batch, tenant.job.gpus)
+    return JobType(tenant.job.model, tenant.batch, tenant.job.gpus)

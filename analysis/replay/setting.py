@@ -16,7 +16,7 @@ from .fleet import read_failures
 from .from_store import EqualFleets, MeasuredFleets
 from .jobs import Trace, assign, read_plans, with_plan
 from .options import Options
-from .policies import POLICIES, SCHEDULERS, Policy, find_policy, find_scheduler
+from .policies import POLICIES, SCHEDULERS, Policy, Scheduler, find_policy, find_scheduler
 from .policies.eaco import Sharing
 from .published import profiles, published_trace
 from .study import BASELINES, Case, General, Progress, Published, Replayed, Study, WorldFacts, run_all
@@ -278,19 +278,19 @@ def general(options: Mapping[str, Any]) -> ReplaySetting:
     sharing = Sharing(options["deadline_slack"] or Sharing.deadline_slack, options["pair_at_least"], options["alpha"])
     return ReplaySetting(
         General(tuple(traces), fleets, rules, facts, {"eaco": (sharing,)}, options["mtbf"], options["repair"]),
-        choice.policies,
+        list(choice.policies),
         [name for name in BASELINES if name not in choice.policies],
-        choice.schedulers,
+        [row.name for row in choice.schedulers],
         BASELINES,
         options["seed"] or 0,
-        whole_schedulers=frozenset(name for name in choice.policies if _class_of(name).whole),
+        whole_schedulers=frozenset(name for name, row in choice.policies.items() if row.whole),
         clocks=choice.clocks_apart,
         conditions=conditions,
         notes=[
             *(f"{trace.name}: {note}" for trace in traces for note in trace.notes),
             *notes,
             *table_notes,
-            *(f"{name}: {note}" for name in choice.policies if (note := _class_of(name).note)),
+            *(f"{name}: {row.note}" for name, row in choice.policies.items() if row.note),
         ],
     )
 
@@ -334,8 +334,8 @@ def _power(options: Mapping[str, Any], choice: _Choice) -> dict[str, float]:
     """Fields of `Power`. Nodes sleep where an option or a policy lets them."""
     names = {"idle_w": "gpu_idle", "node_w": "node_power", "asleep_w": "asleep_power", "sleep_after_s": "sleep_after"}
     power = {name: float(options[option]) for name, option in names.items() if options[option] is not None}
-    sleeps = "asleep_w" in power or (choice.sleeps and "node_w" in power)
-    if sleeps:
+    counts_on_it = any(row.nodes_sleep for row in choice.policies.values())
+    if "asleep_w" in power or (counts_on_it and "node_w" in power):
         power.setdefault("sleep_after_s", 0.0)
     return power | ({"wake_s": options["wake"]} if power else {})
 
@@ -390,8 +390,8 @@ class _Choice:
     A policy may be made for rounds and costs of its own, which then hold for all rows.
     """
 
-    policies: list[str]
-    schedulers: list[str]
+    policies: dict[str, type[Policy]]
+    schedulers: list[Scheduler]
     clock: str | None
     """Of the key `clock`; None: the clock that all can share."""
     leader: str | None
@@ -404,59 +404,48 @@ class _Choice:
     def of(cls, options: Mapping[str, Any]) -> _Choice:
         """What the options say. Policies stand under their own names; `all` is every placement."""
         names = _split(options["policy"], DEFAULT, "policy")
-        placements = [row.name for row in POLICIES if not row.whole]
-        policies = [name if ":" in name else find_policy(name).name for name in names if name != "all"]
-        policies = list(dict.fromkeys([*policies, *(placements if "all" in names else [])]))
-        if "shockwave" in policies and "srtf" not in policies:
-            policies.append("srtf")  # the fairest by Shockwave's own measure
+        chosen = [name if ":" in name else find_policy(name).name for name in names if name != "all"]
+        chosen += [row.name for row in POLICIES if not row.whole] if "all" in names else []
+        if "shockwave" in chosen:
+            chosen.append("srtf")  # the fairest by Shockwave's own measure
+        policies = {name: _class_of(name) for name in chosen}
         schedulers = _split(options["scheduler"], "fifo", "scheduler")
-        if "all" in schedulers:
-            schedulers = [row.name for row in SCHEDULERS]
-        leader = next((name for name in policies if _class_of(name).round_s), None)
-        leading: Any = None if leader is None else _class_of(leader)
+        rows = SCHEDULERS if "all" in schedulers else dict.fromkeys(map(find_scheduler, schedulers))
+        leader = next((name for name, row in policies.items() if row.round_s), None)
+        leading = Policy if leader is None else policies[leader]
         cost_s = options["preemption_cost"]
         return cls(
             policies,
-            list(dict.fromkeys(find_scheduler(name).name for name in schedulers)),
+            list(rows),
             options["clock"],
             leader,
-            round_s=options["round"] or (ROUND_S if leading is None else leading.round_s),
+            round_s=options["round"] or leading.round_s or ROUND_S,
             preemption_s=cost_s or 0.0,
-            start_s=0.0 if leading is None or cost_s is not None else leading.start_s,
+            start_s=leading.start_s if cost_s is None else 0.0,
         )
-
-    @property
-    def sleeps(self) -> bool:
-        """Whether a policy counts on nodes that sleep."""
-        return any(_class_of(name).nodes_sleep for name in self.policies)
 
     @property
     def _waiting(self) -> list[str]:
         """Policies that are made to decide by rounds."""
-        return [name for name in self.policies if _class_of(name).by_rounds]
-
-    @property
-    def _ordered(self) -> list[str]:
-        """Schedulers that are."""
-        return [name for name in self.schedulers if find_scheduler(name).by_rounds]
+        return [name for name, row in self.policies.items() if row.by_rounds]
 
     @property
     def rounds(self) -> bool | None:
         """Whether all decide by rounds; None: each by its own clock."""
-        choices = {None: bool(self._waiting + self._ordered), "rounds": True, "events": False, "own": None}
-        return choices[self.clock]
+        by_rounds = bool(self._waiting or any(row.by_rounds for row in self.schedulers))
+        return {None: by_rounds, "rounds": True, "events": False, "own": None}[self.clock]
 
     @property
     def clocks_apart(self) -> dict[str, list[str]]:
         """By scheduler, the policies that decide by rounds while their baselines decide at every event."""
         if self.clock != "own" or not self._waiting:
             return {}
-        return {name: self._waiting for name in self.schedulers if name not in self._ordered}
+        return {row.name: self._waiting for row in self.schedulers if not row.by_rounds}
 
     @property
     def clock_text(self) -> str:
         """When decisions are made, and by whom."""
-        slower = list(dict.fromkeys(self._waiting + self._ordered))
+        slower = list(dict.fromkeys([*self._waiting, *(row.name for row in self.schedulers if row.by_rounds)]))
         names = ", ".join(slower)
         edge, event = f"at the edges of rounds of {self.round_s:g} s", "at every arrival, finish and failure"
         if self.clock == "rounds":

@@ -316,7 +316,7 @@ def _kind(view: View, number: int) -> JobType:
 
 def _alone(view: View, request: Request, gpus: tuple[int, ...]) -> float:
     """The believed speed of a job alone on GPUs."""
-    return view.beliefs.rates.speed(request, request, Allocation(gpus))
+    return view.beliefs.rates.speed(request, request.batch, Allocation(gpus))
 
 
 def _epochs(view: View, number: int) -> float:

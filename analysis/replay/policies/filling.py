@@ -62,7 +62,7 @@ class Filling(Policy):
         leader_of = {gpu: number for number, allocation in leaders.items() for gpu in allocation.gpus}
         rates, idle = view.beliefs.rates, dict[int, float]()
         for number, allocation in leaders.items():
-            busy = rates.busy(Tenant(view.requests[number], view.requests[number], allocation))
+            busy = rates.busy(Tenant(view.requests[number], None, allocation))
             idle |= {gpu: 1.0 - share for gpu, share in zip(allocation.gpus, busy, strict=True)}
         least = max(LEAST, 1.0 - rates.foreground + 1e-9)  # also more than the leader loses by it
         guests = [number for number in view.requests if number not in leaders and not self.leads(view.requests[number])]
@@ -101,7 +101,7 @@ def _best(view: View, request: Request, available: Iterable[int], granted: Grant
         granted(tuple(gpus[chosen[np.argsort(scores[chosen], kind="stable")]].tolist()))
         for chosen in (packed, sets.best_spread(scores, request.gpus))
     ]
-    return max(choices, key=lambda choice: rates.speed(request, request, choice))
+    return max(choices, key=lambda choice: rates.speed(request, request.batch, choice))
 
 
 def _share(view: View, guest: Request, leader: Request) -> float | None:

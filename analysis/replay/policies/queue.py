@@ -1,9 +1,9 @@
 """Placements under a scheduler: the one policy behind all of them.
 
 A scheduler orders the jobs (first come, least attained service, shortest remaining time), a placement picks GPUs for
-one job at a time. Three ways of deciding come of that: a placement that keeps jobs where they are only starts jobs, in
-order, and fills in behind the first that must wait (EASY backfill); under a scheduler that preempts it may also stop
-jobs from the end of the order; one that does not keep them places all jobs anew.
+one job at a time. Two ways of deciding come of that: a placement that keeps jobs where they are starts jobs in order,
+fills in behind the first that must wait (EASY backfill), and under a scheduler that preempts stops jobs from the end of
+the order; one that does not keep them places all jobs anew.
 
 EASY backfill, after Lifka (JSSPP'95): a later job starts where it does not delay the reservation of the first that
 waits. That is the earliest moment at which, by the limits of the jobs that run, enough GPUs are free for it. A later
@@ -158,10 +158,7 @@ class Queued(Policy):
             self._leave(number)
             self._impatient.add(number)
             self._wait(number)
-        if not self.sticky:
-            changes = self._place_anew()
-        else:
-            changes = self._preempt() if self._preempts else self._start_in_order()
+        changes = self._start_in_order() if self.sticky else self._place_anew()
         again_s = min(self._impatient_s.values(), default=math.inf)
         # In a round in which nothing happens the order can still change, and so can what `place` answers.
         restless = self.scheduler.preempts and (self._waiting or not self.sticky)
@@ -215,21 +212,32 @@ class Queued(Policy):
     # Starting in order, and backfill
 
     def _start_in_order(self) -> dict[int, Allocation | None]:
-        """Start jobs in order until one must wait."""
-        started: dict[int, Allocation | None] = {}
+        """Start jobs in order until one must wait, and fill in behind it.
+
+        Under a scheduler that preempts running jobs behind it are stopped first, if it can then start. Stopped jobs may
+        find other GPUs in the same decision; a job that was started in it is not stopped in it.
+        """
+        staying = self._paying() if self._preempts and self._waiting else set[int]()
+        self._spares = bool(staying)
+        if not self._waiting:
+            return {}
+        candidates = sorted(map(self._entry, self.cluster.held.keys() - staying)) if self._preempts else []
+        stopped: Held = {}
+        granted: Held = {}
         while self._waiting:
             request = self.view.requests[self._waiting[0][1]]
-            gpus = self._place(request)
-            if gpus is None:
-                if request.gpus <= self.cluster.free_count and self.bars(request) is None:
-                    return started  # It waits for GPUs that are not free, for an unknown time: no job overtakes.
-                break
-            self._start(request, gpus, started)
-        if self._planned is not None and self._waiting and self.cluster.free_count:
-            self._backfill(self._planned, started)
-        return started
+            gpus = self._place(request) or self._stop_for(request, candidates, stopped)
+            if gpus is not None:
+                self._start(request, gpus, granted)
+                continue
+            # One that waits although enough GPUs are free waits for an unknown time: no job overtakes it.
+            reserved = request.gpus > self.cluster.free_count or self.bars(request) is not None
+            if self._planned is not None and reserved and self.cluster.free_count:
+                self._backfill(self._planned, granted)
+            break
+        return _changed(stopped, granted)
 
-    def _backfill(self, planned: PlannedEnds, started: dict[int, Allocation | None]) -> None:
+    def _backfill(self, planned: PlannedEnds, granted: Held) -> None:
         """Start later jobs that do not delay the first: they end before it can start, or fit beside it then."""
         now_s, cluster = self.view.now_s, self.cluster
         head, place = self.view.requests[self._waiting[0][1]], 1
@@ -253,38 +261,15 @@ class Queued(Policy):
                 continue
             spare -= used
             place = candidate
-            self._start(request, gpus, started)
+            self._start(request, gpus, granted)
 
-    def _start(self, request: Request, gpus: tuple[int, ...], started: dict[int, Allocation | None]) -> None:
+    def _start(self, request: Request, gpus: tuple[int, ...], granted: Held) -> None:
         self._leave(request.number)
-        started[request.number] = Allocation(gpus)
+        granted[request.number] = gpus
         if self._planned is not None:
             self._planned.add(self.view.now_s + _limit_s(request), request.number, gpus)
 
     # Preemption
-
-    def _preempt(self) -> dict[int, Allocation | None]:
-        """Start jobs in order; for one that does not fit, stop running jobs that are behind it, if it can then start.
-
-        The first that cannot ends the decision. Stopped jobs may find other GPUs in it. A job that was started in it
-        is not stopped in it.
-        """
-        self._spares = False
-        if not self._waiting:
-            return {}
-        staying = self._paying()
-        self._spares = bool(staying)
-        candidates = sorted(map(self._entry, self.cluster.held.keys() - staying))
-        stopped: Held = {}
-        granted: Held = {}
-        while self._waiting:
-            request = self.view.requests[self._waiting[0][1]]
-            gpus = self._place(request) or self._stop_for(request, candidates, stopped)
-            if gpus is None:
-                break
-            self._leave(request.number)
-            granted[request.number] = gpus
-        return _changed(stopped, granted)
 
     def _stop_for(self, request: Request, candidates: list[Entry], stopped: Held) -> tuple[int, ...] | None:
         """What the first job that waits is given once jobs behind it are stopped, from the end of the order.

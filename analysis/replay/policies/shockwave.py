@@ -438,4 +438,4 @@ def fastest(view: View, request: Request, free: Sequence[int]) -> Sequence[int]:
 
 def step(view: View, request: Request, gpus: Sequence[int]) -> float:
     """The believed time of a step on these GPUs, beside that on GPUs of score 1."""
-    return 1 / view.beliefs.rates.speed(request, request, Allocation(tuple(gpus)))
+    return 1 / view.beliefs.rates.speed(request, request.batch, Allocation(tuple(gpus)))

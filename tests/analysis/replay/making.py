@@ -6,6 +6,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 from whorl.analysis.replay import Job, Options, Outcome, Queued, Request, Trace, View, World
 from whorl.analysis.replay.policies import made
 from whorl.analysis.replay.world import Advised
+
+SCHEDULERS = Path(__file__).resolve().parents[4] / "shared" / "data" / "schedulers"
+needs_schedulers = pytest.mark.skipif(not SCHEDULERS.is_dir(), reason=f"the published files are not at {SCHEDULERS}")
 
 
 def job(name: str, submit_s: float, gpus: int, ideal_s: float, workload: str = "", limit_s: float | None = None) -> Job:

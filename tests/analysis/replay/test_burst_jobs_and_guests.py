@@ -21,9 +21,9 @@ from whorl.analysis.replay.world import World
 from whorl.analysis.training.burst import BurstQuestion, plan_burst, read_network, read_profile
 from whorl.analysis.training.gang import depths_of, slack, step
 from whorl.errors import InputError
+from whorl.tests.analysis.replay.making import SCHEDULERS, needs_schedulers
 from whorl.tests.burst_files import BATCH, write_files
 
-DEEPPOOL = Path(__file__).parents[3].parent / "shared" / "data" / "schedulers" / "deeppool"
 LONG_S = 1e6
 BATCH_8 = 474.0
 """Samples a second of VGG16 at batch 8 on one GPU: what fills the idle time."""
@@ -37,14 +37,15 @@ def beside(leader: Job, world: World, policy: type[Policy]) -> tuple[float, list
     return end_s, [max(0.0, end_s - (float(guest_s) - LONG_S)) for guest_s in finish_s[1:]]
 
 
-@pytest.mark.skipif(not DEEPPOOL.is_dir(), reason=f"DeepPool's files are not at {DEEPPOOL}")
+@needs_schedulers
 @pytest.mark.parametrize(("batch", "gpus", "low", "high"), [
     (16, 8, 1.56, 1.65), (16, 16, 2.24, 2.77), (32, 4, 1.16, 1.16), (32, 8, 1.31, 1.34), (32, 16, 1.58, 1.74),
     (64, 16, 1.32, 1.39),
 ])  # fmt: skip
 def test_background_jobs_fill_what_bursts_leave(batch: int, gpus: int, low: float, high: float) -> None:
     """Throughput over data parallelism, by limits 5 and 2 of DeepPool's planner."""
-    files = read_network(DEEPPOOL / "vgg16_plans.json"), read_profile(DEEPPOOL / "layer_times_a100.csv.gz", "vgg16")
+    folder = SCHEDULERS / "deeppool"
+    files = read_network(folder / "vgg16_plans.json"), read_profile(folder / "layer_times_a100.csv.gz", "vgg16")
     parallel_ms = plan_burst(*files, BurstQuestion(batch, gpus, None, "published")).time_ms
     gains = []
     for limit in (5.0, 2.0):

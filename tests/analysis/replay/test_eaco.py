@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import combinations_with_replacement
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -36,6 +35,7 @@ from whorl.analysis.replay.power import ANY
 from whorl.analysis.replay.tables import ANY_WIDTH, Pairs, read_pairs
 from whorl.analysis.replay.traces import TraceOptions, read_trace
 from whorl.errors import InputError
+from whorl.tests.analysis.replay.making import SCHEDULERS, needs_schedulers
 from whorl.tests.sizes import count
 
 HOUR = 3600.0
@@ -135,8 +135,6 @@ def test_bounds_that_make_no_sense_are_refused(option: str, number: float) -> No
 
 
 GPUS = 112
-SCHEDULERS = Path(__file__).resolve().parents[4] / "shared" / "data" / "schedulers"
-needs_traces = pytest.mark.skipif(not SCHEDULERS.is_dir(), reason=f"{SCHEDULERS} is not there")
 SLEEPING = Power({ANY: np.full(GPUS, 250.0)}, idle_w=50.0, node_w=760.0, sleep_after_s=0.0)
 
 
@@ -151,7 +149,7 @@ def published(*, regimes: bool = False, slack: float = 1.25) -> tuple[Trace, Rat
     return replace(trace, jobs=tuple(jobs)), Rates(Fleet.regular(14, 8), {}, pairs=pairs, power=SLEEPING)
 
 
-@needs_traces
+@needs_schedulers
 @pytest.mark.parametrize(
     ("policy", "slack", "energy_kwh", "base_kwh", "node_hours", "run_time"),
     [
@@ -178,7 +176,7 @@ def test_energies_of_a_real_trace_are_those_of_an_independent_program(
     assert sum(energy.jobs_j.values()) + energy.unattributed_j == pytest.approx(energy.total_j, rel=1e-9)
 
 
-@needs_traces
+@needs_schedulers
 @pytest.mark.parametrize("slack", [1.1, 1.5])
 def test_no_deadline_is_missed_where_batch_sizes_change_and_less_is_used_than_packed(slack: float) -> None:
     trace, rates = published(regimes=True, slack=slack)

@@ -60,12 +60,6 @@ def test_jobs_after_the_trace_load_the_fleet_and_are_not_measured() -> None:
     assert finishes(replay(jobs, flat(1, 1), options=Options(users=(lambda: Arrivals(stream()),)))) == finishes(outcome)
 
 
-# Preemption
-
-
-# Properties
-
-
 @st.composite
 def traces(draw: st.DrawFn, widest: int = 8) -> Trace:
     job_count = draw(st.integers(1, 25))
@@ -120,9 +114,6 @@ def test_any_replay_is_sound(
         assert outcome.preemptions.sum() == 0
     again = replay(jobs, world, policy, scheduler, options=options, seed=seed)
     assert again.finish_s.tolist() == outcome.finish_s.tolist()
-
-
-# What a person sees
 
 
 def test_progress_is_told_and_may_end_the_replay() -> None:

@@ -39,9 +39,6 @@ RECORD = Options(record=True)
 ODD: Any = "odd"
 
 
-# Packed
-
-
 def test_weights_go_by_the_worst_gpu_of_a_node() -> None:
     world = scored(3, 2, [1.0, 1.5, 1.1, 1.1, 1.2, 0.9])  # nodes of 1.5, 1.1, 1.2
     assert choice("weights", world, [], 1) == [2]
@@ -105,9 +102,6 @@ def test_draining_leaves_enough_for_the_widest_job_and_half_of_the_nodes() -> No
     assert placements.on_drained_nodes(scored(5, 4, scores).beliefs, {"A"}, 1).tolist() == [True] * 8 + [False] * 12
 
 
-# By scores
-
-
 def test_the_class_that_varies_most_chooses_first() -> None:
     world = World.regular(2, 1, {"calm": [1.0, 1.01], "wild": [1.0, 2.0]})
     jobs = trace(job("none", 0, 1, 10), job("wild", 0, 1, 10, "wild"))
@@ -117,12 +111,6 @@ def test_the_class_that_varies_most_chooses_first() -> None:
     stated = Options(class_order=("calm", "wild"))
     assert finishes(replay(jobs, world, "pal", options=stated)) == pytest.approx({"calm": 10, "wild": 20})
     assert finishes(replay(jobs, world, "pal-sticky")) == pytest.approx({"calm": 10, "wild": 20})
-
-
-# Drawn
-
-
-# Policies from outside
 
 
 class Linear(StepCurves):

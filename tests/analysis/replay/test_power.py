@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -19,6 +18,7 @@ from whorl.analysis.replay.jobs import Allocation
 from whorl.analysis.replay.policies.policy import Decision, Policy
 from whorl.analysis.replay.power import JOULES_PER_KWH, Draw, EnergyLedger, Power
 from whorl.analysis.replay.world import View
+from whorl.tests.analysis.replay.making import SCHEDULERS, needs_schedulers
 from whorl.tests.sizes import count
 
 GPU_W = {"": np.full(8, 300.0)}
@@ -57,10 +57,7 @@ def test_empty_nodes_sleep_and_take_time_to_wake_up() -> None:
     assert energy.dynamic_j == 7 * 85
 
 
-CO_LOCATION = Path(__file__).resolve().parents[4] / "shared" / "data" / "schedulers" / "eaco" / "co_location.csv"
-
-
-@pytest.mark.skipif(not CO_LOCATION.is_file(), reason=f"{CO_LOCATION} is not there")
+@needs_schedulers
 def test_jobs_together_save_what_eaco_measured() -> None:
     """A node's own power counts once for all its jobs: from it come the six savings of EaCO's table."""
     savings = {
@@ -71,7 +68,7 @@ def test_jobs_together_save_what_eaco_measured() -> None:
         "J1+J2+J4": 42.40,
         "J1+J2+J3+J4": 42.07,
     }
-    with CO_LOCATION.open() as lines:
+    with (SCHEDULERS / "eaco" / "co_location.csv").open() as lines:
         measured = {row["set"]: (float(row["energy_kwh"]), float(row["jct_h"])) for row in csv.DictReader(lines)}
     watts = {jobs: 1000 * kwh / hours for jobs, (kwh, hours) in measured.items()}
     for together, percent in savings.items():

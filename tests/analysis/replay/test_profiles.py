@@ -29,9 +29,6 @@ def three(tmp_path: Path) -> list[Path]:
     return [small(tmp_path, exp, 10 + i, 12 + i, 11 + i) for i, exp in enumerate(EXPS)]
 
 
-# The published files
-
-
 @needs_longhorn
 def test_a_folder_as_published() -> None:
     profile_set = profiles([FOLDER])
@@ -42,9 +39,6 @@ def test_a_folder_as_published() -> None:
     for name, workload in (("A", "resnet50"), ("B", "bert"), ("D", "pagerank")):
         assert np.median(profile_set.relative()[name]) == pytest.approx(1)
         assert set(profile_set.perf[name]) == set(raw(workload)["perf"])
-
-
-# Small ones
 
 
 def test_which_is_which_is_read_from_the_files(three: list[Path]) -> None:
@@ -117,9 +111,6 @@ def test_a_bad_profile(three: list[Path], lines: tuple[str, ...], sentence: str)
         profiles(three)
 
 
-# Draws
-
-
 def test_a_draw_depends_on_the_order_of_the_rows(three: list[Path]) -> None:
     relative = profiles(three).relative()
     scores, generator = drawn_scores(relative, 5, 42)
@@ -127,9 +118,6 @@ def test_a_draw_depends_on_the_order_of_the_rows(three: list[Path]) -> None:
     assert all(set(scores[name]) <= set(relative[name]) for name in "ABCD")
     assert any((scores[name] != turned[name]).any() for name in "ABCD")
     assert generator.random() == drawn_scores(relative, 5, 42)[1].random()
-
-
-# Levels
 
 
 def test_an_outlier_gets_a_further_level() -> None:

@@ -15,6 +15,7 @@ from whorl.analysis.replay.power import ANY, Power
 from whorl.analysis.replay.rates import Rates, Tenant
 from whorl.analysis.replay.tables import JobType, Pairs, read_curves, read_pairs
 from whorl.errors import InputError
+from whorl.tests.analysis.replay.making import SCHEDULERS, needs_schedulers
 
 
 def work(
@@ -37,7 +38,7 @@ def rates(**options: object) -> Rates:
 
 
 def tenant(job: Job, *gpus: int, clocks: tuple[float, ...] = (), depths: tuple[float, ...] = ()) -> Tenant:
-    return Tenant(job, job, Allocation(gpus, clocks=clocks, depths=depths))
+    return Tenant(job, job.batch, Allocation(gpus, clocks=clocks, depths=depths))
 
 
 def speed(table: Rates, held: Tenant, *others: Tenant) -> float:
@@ -152,11 +153,6 @@ def test_a_job_with_a_curve_may_change_its_width(tmp_path: Path) -> None:
 # Tables of pairs and of step times.
 
 
-SCHEDULERS = Path(__file__).resolve().parents[4] / "shared" / "data" / "schedulers"
-PAIRS_FILE, STEPS = SCHEDULERS / "gavel" / "pairs.csv.gz", SCHEDULERS / "pollux" / "step_times.csv.gz"
-needs_tables = pytest.mark.skipif(not (PAIRS_FILE.is_file() and STEPS.is_file()), reason=f"no tables in {SCHEDULERS}")
-
-
 def written(path: Path, *lines: str) -> Path:
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -215,9 +211,9 @@ def test_a_bad_table_of_pairs_is_named_by_its_line(tmp_path: Path, lines: tuple[
         read_pairs(written(tmp_path / "pairs.csv", *lines))
 
 
-@needs_tables
+@needs_schedulers
 def test_the_published_pairs() -> None:
-    pairs = read_pairs(PAIRS_FILE)
+    pairs = read_pairs(SCHEDULERS / "gavel" / "pairs.csv.gz")
     recommendation, small = JobType("Recommendation", 512, 1), JobType("ResNet-18", 16, 1)
     assert pairs.share(recommendation, recommendation) == pytest.approx(0.17, abs=0.005)
     assert pairs.share(small, JobType("ResNet-18", 32, 1)) == 1
@@ -262,9 +258,9 @@ def test_steps_between_the_measured_ones(tmp_path: Path) -> None:
         read_curves(written(tmp_path / "steps.csv", CURVE, "n,1,1,1,8,1.0,1.5"))
 
 
-@needs_tables
+@needs_schedulers
 def test_the_published_steps_reach_to_all_widths() -> None:
-    curves = read_curves(STEPS)
+    curves = read_curves(SCHEDULERS / "pollux" / "step_times.csv.gz")
     assert curves.step_s("bert", (1,), 4) == (0.455324, 0.013739)
     batches = {"ncf": 32768, "cifar10": 4096, "yolov3": 64}
     for application, batch in batches.items():

@@ -17,10 +17,11 @@ from whorl.analysis.replay.published import class_of
 from whorl.analysis.replay.traces import FORMATS, SECONDS_PER_ITERATION, TraceOptions, read_trace
 from whorl.cli.replay import WORLD
 from whorl.errors import InputError
+from whorl.tests.analysis.replay.making import SCHEDULERS, needs_schedulers
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT.parent / "shared" / "data"
-PHILLY, SCHEDULERS = DATA / "traces" / "sia-philly", DATA / "schedulers"
+PHILLY = DATA / "traces" / "sia-philly"
 
 HEAD = "job_id,num_gpus,submit_time,duration,model\n"
 SWF = "; Computer: a machine\n1 10 5 100 8 -1 -1 8 3600 -1 1 3 4 5 1 1 -1 -1\n"
@@ -376,7 +377,7 @@ def test_regimes_that_take_another_time_than_the_trace_says_are_told_of(tmp_path
     assert trace.notes == ("1 job: isolated_s is over 1 % off the sum of its regimes, which counts",)
 
 
-@pytest.mark.skipif(not SCHEDULERS.is_dir(), reason=f"the traces of schedulers are not at {SCHEDULERS}")
+@needs_schedulers
 def test_the_trace_of_shockwave_is_read_as_it_is_and_raw_and_runs_by_its_regimes(tmp_path: Path) -> None:
     path, regimes = (SCHEDULERS / "shockwave" / name for name in ("jobs_32gpus.csv", "regimes_32gpus.json"))
     alone = read_trace(path)

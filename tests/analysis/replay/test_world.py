@@ -37,9 +37,6 @@ def in_pieces(name: str, submit_s: float, *pieces: Piece, gpus: int = 1) -> Job:
     return Job(name, submit_s, gpus, sum(piece.work_s for piece in pieces), pieces=pieces)
 
 
-# Speed, pieces and clocks
-
-
 class Noting(Policy):
     """Gives each job a GPU of its own as it comes, and notes what it sees."""
 
@@ -72,9 +69,6 @@ def test_epochs_and_regimes_are_seen_as_they_are_done() -> None:
     assert [progress_at[0][2] for _, progress_at in policy.seen] == [None] * 4
 
 
-# Limits
-
-
 def test_a_limit_ends_a_job_and_its_work_is_wasted() -> None:
     jobs = trace(job("over", 0, 2, 1000, limit_s=500), job("under", 10, 2, 100, limit_s=500))
     outcome = replay(jobs, flat(1, 2))
@@ -85,9 +79,6 @@ def test_a_limit_ends_a_job_and_its_work_is_wasted() -> None:
     assert (figures.limits_hit, figures.wasted_gpu_h) == (1, 1000 / 3600)
     exact = replay(trace(job("just", 0, 1, 500, limit_s=500)), flat(1, 1))
     assert exact.limit_hit.tolist() == [False]
-
-
-# Costs, users and wake-ups
 
 
 def test_a_start_costs_time_but_not_in_the_first_round_nor_before_the_edge() -> None:
@@ -150,9 +141,6 @@ def test_a_policy_is_woken_up_when_it_asked_to_be() -> None:
     assert by_rounds.start_s.tolist() == [20, 80]
 
 
-# Knowledge
-
-
 def test_what_is_known_of_the_work_of_jobs() -> None:
     jobs = trace(*(job(str(n), 0, 1, 1000 + n) for n in range(400)))
     works: dict[str, list[float | None]] = {}
@@ -177,8 +165,6 @@ def test_what_is_known_of_the_work_of_jobs() -> None:
     with pytest.raises(InputError, match=r"srtf needs to know the work of jobs, .*use knowledge=exact or"):
         replay(trace(job("a", 0, 1, 35)), nothing, scheduler="srtf")
 
-
-# The truth
 
 SCORE, WORK_S, PIECE_S, LATER_S, WATTS, DOWN_S = 1.17171717, 1717.1717, 717.717, 2717.2727, 171.7171, 17.1717
 TRUTHS = (SCORE, WORK_S, PIECE_S, WORK_S - PIECE_S, LATER_S, WATTS, DOWN_S)
@@ -252,9 +238,6 @@ def test_no_policy_reaches_the_truth(knowledge: str) -> None:
     replay(trace(*jobs), world, policy, options=options)
     works = {WORK_S, LATER_S}
     assert policy.found == (works if knowledge == "exact" else set())
-
-
-# Any policy
 
 
 class Restless(Policy):
