@@ -29,6 +29,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from scipy import stats
+
 from whorl.benchmarks import peers
 from whorl.benchmarks.collected_day import GPUS, RATE_HZ
 from whorl.benchmarks.harness import (
@@ -187,14 +189,10 @@ def memory_at(rate_hz: float, hours: float) -> dict[str, Any]:
 
 def line(points: Sequence[tuple[float, float]]) -> dict[str, Any]:
     """The slope of a line through points, and its standard error."""
-    n = len(points)
-    if n < 3:
-        return {"n": n, "slope": None, "standard_error": None}
-    mean_x, mean_y = (sum(point[axis] for point in points) / n for axis in (0, 1))
-    width = sum((x - mean_x) ** 2 for x, _ in points)
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / width
-    residual = sum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in points)
-    return {"n": n, "slope": round(slope, 4), "standard_error": round((residual / (n - 2) / width) ** 0.5, 4)}
+    if len(points) < 3:
+        return {"n": len(points), "slope": None, "standard_error": None}
+    fit = stats.linregress(*zip(*points, strict=True))
+    return {"n": len(points), "slope": round(float(fit.slope), 4), "standard_error": round(float(fit.stderr), 4)}
 
 
 SECTIONS = {"sweeps": sweeps, "beside": beside, "memory": memory}
