@@ -323,8 +323,8 @@ def judged_nodes(population: FleetPopulation, fleets: int) -> dict[str, Any]:
         medians = np.median(times[name], axis=1)
         plain = {int(gpu) // PER_NODE for gpu in np.flatnonzero(medians > HARD * np.median(medians))}
         for rule, names in (("whorl", advised(scored, name)), ("plain", plain)):
-            false, found = bool(names - ill - planted[name]), [node in names for node in planted[name]]
-            rows.append((rule, number >= fleets, false, found))
+            false, hits = bool(names - ill - planted[name]), [node in names for node in planted[name]]
+            rows.append((rule, number >= fleets, false, hits))
 
     def rate(hits: list[bool]) -> dict[str, Any]:
         return share(sum(hits), len(hits))

@@ -141,8 +141,8 @@ def facts(device: CupyDevice, findings: Findings) -> None:
     """What the GPU, the driver and the libraries say of themselves, and CUDA's status codes as CuPy gives them."""
     about, runtime = device.facts, device.runtime
     names = ("model", "sms", "memory_bytes", "l2_bytes", "max_clock_mhz", "bandwidth_gb_s", "peers")
-    known = {name: getattr(about, name) for name in names}
-    findings.put("device", known | {"capability": ".".join(map(str, about.capability))})
+    properties = {name: getattr(about, name) for name in names}
+    findings.put("device", properties | {"capability": ".".join(map(str, about.capability))})
     codes: dict[str, Any] = {}
     calls: dict[str, Callable[[], Any]] = {
         "free of a wrong address": lambda: runtime.free(64),
@@ -175,8 +175,8 @@ def kernels(device: CupyDevice, findings: Findings) -> None:
         findings.add("kernels", {"kernel": trying, "problem": "its process ended"})
     for name in KERNELS:
         work = _work(device, name)
-        known = {row["kernel"] for row in findings.values.get("kernels", [])}
-        if work is None or name in known:
+        tried = {row["kernel"] for row in findings.values.get("kernels", [])}
+        if work is None or name in tried:
             continue
         findings.put("trying", name)
         row: dict[str, Any] = {"kernel": name, "problem": None}

@@ -319,8 +319,8 @@ def scores(options: BenchOptions) -> dict[str, Any]:
         logs = []
         for seed in range(seeds):
             trace, world = draw(seed)
-            both = (replay(trace, seen, policy, options=rules, seed=seed).metrics() for seen in (world, world.flat()))
-            scored, flat = (getattr(metrics, figure) for metrics in both)
+            outcomes = [replay(trace, view, policy, options=rules, seed=seed) for view in (world, world.flat())]
+            scored, flat = (getattr(outcome.metrics(), figure) for outcome in outcomes)
             logs.append(math.log((scored or 1) / (flat or 1)))
         rows.append({"policy": policy, "trace": name, "figure": figure, **gain_of(logs)})
         say(str(rows[-1]))
