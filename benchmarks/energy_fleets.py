@@ -288,7 +288,7 @@ def calibration(options: BenchOptions) -> dict[str, Any]:
 
 WORK = {"gemm": (297.0, COMPUTE), "fma": (220.0, COMPUTE), "stream": (145.0, MEMORY), "copy": (150.0, MEMORY)}
 """Power (W) and what it stresses."""
-LIMIT_W = 300.0
+WORK_LIMIT_W = 300.0
 SENSOR_POPULATIONS = (
     "normal",
     "alike",
@@ -331,7 +331,7 @@ def excess_fleet(random: np.random.Generator, gpus: int, population: str, plante
     power = power + np.log1p(HUNGRY) * hungry[:, None]
     watts = np.array([watts for watts, _ in WORK.values()]) * np.exp(power)
     if population == "held by the limit":  # the board's own sensor holds what it draws, and the clock follows
-        held = (LIMIT_W - offset) / (1 + gain)
+        held = (WORK_LIMIT_W - offset) / (1 + gain)
         time[:, 0] += np.log(watts[:, 0] / held).clip(min=-0.2) / 2.4
         watts[:, 0] = held
     read = (1 + gain)[:, None] * watts + offset[:, None]
@@ -449,7 +449,7 @@ def by_rules(fleet: ExcessFleet) -> dict[str, Bools]:
 def named_in(fleet: ExcessFleet, number: int) -> tuple[pl.DataFrame, bool]:
     """A row for each GPU and measure (j, s): what is true, what was said, who names it; and whether the interval of the
     whole fleet's energy holds."""
-    limits = fleet.pieces.select("cluster", "gpu").unique().with_columns(limit_w=pl.lit(LIMIT_W))
+    limits = fleet.pieces.select("cluster", "gpu").unique().with_columns(limit_w=pl.lit(WORK_LIMIT_W))
     rows = excess_of(fleet.pieces, levels(fleet.fingerprints, limits), fleet.busy)
     by_gpu = add_excess(rows, ["cluster", "gpu"]).sort("gpu")
     fault = np.where(fleet.slow, "slow", np.where(fleet.hungry, "hungry", ""))
