@@ -132,38 +132,32 @@ def energy(
     opened = store if isinstance(store, Opened) else Opened.open(store)
     by = By(by)
     if job is None:
-        jobs = allocations(opened)
-    else:
-        jobs = _of_job(opened, job, question.cluster)
-        if jobs["cluster"][0] is not None and has_telemetry(opened, jobs["cluster"][0]):
-            question = replace(question, cluster=jobs["cluster"][0])  # its number is of no other cluster
-        question = _of_these(opened, jobs, question)
-    books = booked(opened, question, progress=progress, engine=engine)
-    if job is None:
-        return answered(opened, by, books, jobs=jobs)
+        return answered(opened, by, booked(opened, question, progress=progress, engine=engine))
+    jobs = _of_job(opened, job, question.cluster)
+    if jobs["cluster"][0] is not None and has_telemetry(opened, jobs["cluster"][0]):
+        question = replace(question, cluster=jobs["cluster"][0])  # its number is of no other cluster
+    books = booked(opened, _of_these(opened, jobs, question), progress=progress, engine=engine)
     # A job that had a GPU of which no reading counts keeps it, with its bounds.
     pieces = _with_jobs(books, jobs).filter(pl.col("job_id").is_not_null()).with_columns(pl.lit(True).alias("counts"))
-    answer = answered(opened, by, books, jobs=jobs, pieces=pieces)
+    answer = _answered(opened, by, books, jobs, pieces=pieces, parts=_parts(pieces, books))
     total = _row(pieces if by.of_people else pieces.filter("read"), books)
     return replace(answer, total=total, gpus=_of_gpus(opened, pieces, books), others=_beside(opened, jobs))
 
 
-def answered(
-    store: Store,
-    by: By,
-    books: Booked,
-    *,
-    jobs: pl.DataFrame | None = None,
-    pieces: pl.DataFrame | None = None,
-    parts: Mapping[str, dict[str, Any]] | None = None,
+def answered(store: Store, by: By, books: Booked) -> EnergyAnswer:
+    """What `energy` says of all jobs, from books that are there."""
+    jobs = allocations(store)
+    pieces = _with_jobs(books, jobs)
+    return _answered(store, by, books, jobs, pieces=pieces, parts=_parts(pieces, books))
+
+
+def _answered(
+    store: Store, by: By, books: Booked, jobs: pl.DataFrame, *, pieces: pl.DataFrame, parts: dict[str, dict[str, Any]]
 ) -> EnergyAnswer:
-    """What `energy` says of all jobs, from books that are there. `jobs`, `pieces` and `parts`: of `allocations`,
-    `_with_jobs` and `_parts`, where they were made before."""
-    jobs = allocations(store) if jobs is None else jobs
-    pieces = _with_jobs(books, jobs) if pieces is None else pieces
+    """What the books say, from their pieces with jobs."""
     metered = pieces.filter("read")  # a job on GPUs that nobody read is a row of its own, but nothing of it was metered
     rows = _of_people(pieces, by, jobs, books) if by.of_people else _of_things(store, metered, by, books)
-    return EnergyAnswer(by, rows, _row(metered, books), books, _parts(pieces, books) if parts is None else parts)
+    return EnergyAnswer(by, rows, _row(metered, books), books, parts)
 
 
 def _parts(pieces: pl.DataFrame, books: Booked) -> dict[str, dict[str, Any]]:
@@ -172,10 +166,10 @@ def _parts(pieces: pl.DataFrame, books: Booked) -> dict[str, dict[str, Any]]:
     return {str(row["kind"]): row for row in _figures(metered, ["kind"], books).iter_rows(named=True)}
 
 
-def allocations(store: Store) -> pl.DataFrame:
-    """The allocations of a store, a row for each: cluster, allocation, job_id, raw_id, user, account, state, began,
-    ended (NULL while it runs), scheduler_j."""
-    return store.sql(_ALLOCATIONS + _EACH).polars()
+def allocations(store: Store, condition: str = "") -> pl.DataFrame:
+    """The allocations of a store (of which a `condition` of SQL holds), a row for each: cluster, allocation, job_id,
+    raw_id, user, account, state, began, ended (NULL while it runs), scheduler_j."""
+    return store.sql(_ALLOCATIONS + condition + _EACH).polars()
 
 
 def reconcile(
@@ -350,7 +344,7 @@ def _of_job(store: Store, job: str, cluster: str | None) -> pl.DataFrame:
     condition = f" where (job_id = {number} or raw_id = {number} or starts_with(job_id, {quoted(f'{job}_')}))"
     if cluster is not None:
         condition += f" and cluster = {quoted(cluster)}"
-    jobs = store.sql(_ALLOCATIONS + condition + _EACH).polars()
+    jobs = allocations(store, condition)
     if jobs.is_empty():
         of_cluster = "" if cluster is None else f" of cluster {cluster}"
         events = store.scan("events").filter(pl.col("kind") == EventKind.JOB_REFUSED.value, pl.col("job_id") == job)
@@ -467,7 +461,7 @@ def summary(
     parts = _parts(pieces, books)
     answers, n = {}, {}
     for by in By:
-        answer = answered(store, by, books, jobs=jobs, pieces=pieces, parts=parts)
+        answer = _answered(store, by, books, jobs, pieces=pieces, parts=parts)
         n[by] = answer.rows.height
         answers[by] = replace(answer, rows=_largest(answer), booked=small)
     return EnergySummary(answers, n, replace(balance(store, books), booked=small), small, cut)

@@ -46,7 +46,9 @@ CLOSE = 1e-9
 
 _DAY_NS = 86_400_000_000_000
 _KEYS = ["cluster", "gpu"]
-_LAST_NS = 9_214_646_400 * 10**9  # 2262-01-01: a store can hold little more, and what is around must fit as well
+_LAST_NS = 9_214_646_400 * 10**9
+"""2262-01-01, the last instant that is counted: readings by a clock that is centuries ahead lie after it. A store can
+hold little more, and what is around must fit as well."""
 _SECONDS = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
 
 
@@ -374,7 +376,7 @@ def time_covered(
     """The time that is looked at, ns: what was asked for, else what the telemetry covers; and the clusters. Raises
     InputError where there is no telemetry in that time."""
     if cluster and since is not None and until is not None and until > since and has_telemetry(store, cluster):
-        return _counted(nanoseconds(since)), _counted(nanoseconds(until)), [cluster]
+        return min(nanoseconds(since), _LAST_NS), min(nanoseconds(until), _LAST_NS), [cluster]
     times = covered(store, cluster=cluster)
     of_cluster = "" if cluster is None else f" of cluster {cluster}"
     if times.is_empty():
@@ -383,8 +385,8 @@ def time_covered(
             raise InputError(f"{store.root} has no telemetry of cluster {cluster}; it has {', '.join(clusters)}")
         raise InputError(f"{store.root} has no telemetry{of_cluster}: `whorl collect` or `whorl import` adds some")
     first, last = int(times["first"].dt.epoch("ns").min()), int(times["last"].dt.epoch("ns").max())  # type: ignore[arg-type]
-    began = _counted(first if since is None else nanoseconds(since))
-    ended = _counted(last if until is None else nanoseconds(until))
+    began = min(first if since is None else nanoseconds(since), _LAST_NS)
+    ended = min(last if until is None else nanoseconds(until), _LAST_NS)
     if ended <= began:
         raise InputError(
             f"{store.root} has no telemetry{of_cluster} in this time: it has some from "
@@ -392,11 +394,6 @@ def time_covered(
         )
     others = store.sql("SELECT DISTINCT cluster FROM jobs").polars()["cluster"] if cluster is None else ()
     return began, ended, sorted({name for name in (*times["cluster"], *others) if name is not None})
-
-
-def _counted(at_ns: int) -> int:
-    """An instant, or the last that is counted: readings by a clock that is centuries ahead lie after it."""
-    return min(at_ns, _LAST_NS)
 
 
 @dataclass(frozen=True)

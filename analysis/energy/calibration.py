@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ... import __version__
 from ...store.catalog import quoted
 from ...store.instants import date_of_ns
-from ...store.power_sensors import SensorError
+from ...store.power_sensors import NORMAL_95, SensorError
 from ...store.schema import CALIBRATIONS, arrow_schema
 from ...store.vocabulary import CalibrationFinding, PowerOf
 from ..by_number import by_number
@@ -401,9 +401,15 @@ def _fit(windows: NodeWindows, prior: _Prior, facts: NodeFacts) -> _Fit:
     of first order and has the tails of Student's t; its variance is raised by what correlation is left.
     """
     gpu_w, n, counters = windows.gpu_w, len(windows.gpu_w), len(windows.host_w)
-    efficiency, supply_sd = facts.supply or SUPPLY[windows.meter.covers]
-    follows, follows_sd = facts.follows or (FOLLOWS_COUNTED if counters else FOLLOWS)
-    gain_sd = windows.meter.gain_sd if facts.gain_sd is None else max(facts.gain_sd, 1e-5)
+    efficiency, supply_sd = SUPPLY[windows.meter.covers]
+    follows, follows_sd = FOLLOWS_COUNTED if counters else FOLLOWS
+    gain_sd, sd_of_pct = windows.meter.gain_sd, 1 / 100 / NORMAL_95  # what is stated holds for 95 % of nodes
+    if facts.efficiency is not None:
+        efficiency, supply_sd = facts.efficiency, facts.efficiency_within_pct * sd_of_pct
+    if facts.host_pct is not None:
+        follows, follows_sd = facts.host_pct / 100, facts.host_within_pct * sd_of_pct
+    if facts.meter_within_pct is not None:
+        gain_sd = max(facts.meter_within_pct * sd_of_pct, 1e-5)
     time = np.interp(windows.ended_ns, windows.ended_ns[[0, -1]], (-1.0, 1.0))
     total = gpu_w.sum(axis=0)
     x = np.stack([*gpu_w, *(time * gpu_w), *windows.host_w, total, np.ones(len(total))]).T

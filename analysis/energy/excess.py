@@ -31,6 +31,7 @@ from ..engines import HERE, Engine
 from ..power_classes import Use
 from ..power_classes.profiles import LITTLE, MUCH
 from ..statistics.ordering import Floats, quantile
+from .answers import allocations
 from .attribute import Kind
 from .boards import POPULATION, BoardErrors
 from .books import ALL_ENERGY, Booked, EnergyQuestion, add_up, booked
@@ -133,7 +134,7 @@ def fleet_excess(
     say("reading how busy the GPUs were")
     used = books.lit.filter(pl.col("kind") != Kind.UNATTRIBUTED)
     rows = excess(used, standing, busy(store, used), errors=books.errors)
-    by, jobs = Of(by), job_allocations(store)
+    by, jobs = Of(by), allocations(store).select("cluster", "allocation", "job_id", "user", "account")
     if by is Of.JOB:
         rows, used = (
             frame.filter(pl.col("kind") == Kind.JOB).join(
@@ -172,13 +173,6 @@ def _rows(rows: pl.DataFrame, used: pl.DataFrame, keys: list[str], books: Booked
     )
     sure = pl.any_horizontal(pl.col("excess_j_shown", "excess_s_shown").fill_null(value=False))
     return answer.sort(sure, "excess_j", descending=True, nulls_last=True, maintain_order=True)
-
-
-def job_allocations(store: Store, numbers: pl.Series | None = None) -> pl.DataFrame:
-    """The job of each allocation: cluster, allocation, job_id, user, account; of all jobs, or of some numbers."""
-    chosen = "" if numbers is None else f"where job_id in ({', '.join(map(quoted, numbers.unique().to_list()))}) "
-    query = "select cluster, allocation, any_value(job_id) as job_id, any_value(user) as user, any_value(account) as "
-    return store.sql(f"{query} account from jobs_now {chosen}group by cluster, allocation").polars().cast(pl.String)
 
 
 def verdicts(store: Store) -> pl.DataFrame:

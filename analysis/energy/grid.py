@@ -352,10 +352,7 @@ def _ask(access: ServiceAccess, zone: str, since_ns: int, until_ns: int) -> dict
     factor = shipped_table().get(zone)
     usual = zone if factor is None or factor.code is None else factor.code  # two letters for a country
     place = next((place for name, place in access.zones if canonical(name) == zone), usual)
-    keys, longest_ns = (
-        [_key(variable, access) for variable in access.service.fills],
-        _DAYS[access.service] * 24 * HOUR_NS,
-    )
+    keys = [_key(variable, access) for variable in access.service.fills]
     if access.service is Service.WATTTIME:
         path, names = "/v3/historical", ("point_time", "value")
         question = {"region": place, "signal_type": str(access.signal)}

@@ -339,12 +339,8 @@ class _StoredDays:
 # -- writing ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _MinutesPart:
-    """A part of which rows are made, and the jobs of its GPUs."""
-
-    time: MeterPart
-    claims: Claims
+_MinutesPart = tuple[MeterPart, Claims]
+"""A part of which rows are made, and the jobs of its GPUs."""
 
 
 def write_minutes(
@@ -371,7 +367,7 @@ def write_minutes(
     origins = {day: Origin(VERSION, over[day], _rows_beside(store, day)) for day in parts}  # before readings are read
     written = 0
     with store.derive(offline=offline) as derivation:
-        made = engine.map(_rows_of_part, [*chain(*parts.values())], name=lambda part: part.time.label)
+        made = engine.map(_rows_of_part, [*chain(*parts.values())], name=lambda part: part[0].label)
         for number, (day, of_day) in enumerate(parts.items()):
             if progress is not None:
                 progress(f"energy per minute: day {number + 1:,} of {len(stale):,}")
@@ -424,9 +420,7 @@ def _parts_to_write(store: Store, day: int, stored: _StoredDays, claims: Claims)
     parts = max(stored.rows_of(DayBlock(day, day)) / ROWS_OF_PART, len(stored.gpus) * _MINUTES / _ROWS_MADE)
     root = str(store.root.absolute())
     return [
-        _MinutesPart(
-            MeterPart(root, window, (DayBlock(day, day),), names, gpus=among), claims.of_gpus(names).touching(*window)
-        )
+        (MeterPart(root, window, (DayBlock(day, day),), names, gpus=among), claims.of_gpus(names).touching(*window))
         for names, among in stored.ranges(parts * stored.share(gpus), gpus)
         if among != frozenset()
     ]
@@ -435,9 +429,10 @@ def _parts_to_write(store: Store, day: int, stored: _StoredDays, claims: Claims)
 def _rows_of_part(part: _MinutesPart) -> DayTables:
     """The rows of a part; none of a part without readings. Raises StoreError, also for files that are left out: rows
     would lack them for ever."""
-    edges = _Edges(part.claims.edges)
-    pieces = [_rows(meters, edges, part.time.window[0]) for meters in part.time.meters(part.claims.edges)]
-    if (left_out := part.time.left_out()) is not None:
+    time, claims = part
+    edges = _Edges(claims.edges)
+    pieces = [_rows(meters, edges, time.window[0]) for meters in time.meters(claims.edges)]
+    if (left_out := time.left_out()) is not None:
         raise StoreError(left_out)
     return _together(pieces) if pieces else {}
 
@@ -448,7 +443,7 @@ def _pieces(
     """The rows of a day, some GPUs at a time: of its parts, and earlier ones of all other GPUs where only some are
     metered anew. Raises StoreError where a part could not be made."""
     if stored.is_pruned(day) and day in stored.files:
-        anew = frozenset[tuple[str, str]]().union(*(part.time.gpus or () for part in parts))
+        anew = frozenset[tuple[str, str]]().union(*(time.gpus or () for time, _ in parts))
         for tables in stored.files[day].values():
             days, minutes = (_read(tables[spec.name], spec.names) for spec in (ENERGY_DAYS, ENERGY_MINUTES))
             stays = np.array([key not in anew for key in zip(*(days[name].to_pylist() for name in _KEYS), strict=True)])

@@ -31,13 +31,13 @@ from ..power_classes import curve_of_runs, own_runs
 from ..statistics.ordering import Floats, quantile, upper_tail
 from ..tuning.curve import OwnCurve
 from ..tuning.power_plan import Estimate
-from .answers import EnergyAnswer, energy, offline
+from .answers import EnergyAnswer, allocations, energy, offline
 from .attribute import Kind
 from .billing import cuts, priced, rates_between
 from .boards import BoardErrors
 from .books import ALL_ENERGY, Booked, EnergyQuestion, add_up
 from .carbon import number_at
-from .excess import add_excess, busy, excess, job_allocations, job_places, use_of, verdicts
+from .excess import add_excess, busy, excess, job_places, use_of, verdicts
 from .levels import ANY, CLASSES, SITTINGS_FREEDOM, Measure, identities, main_kinds
 from .options import (
     CAPS,
@@ -113,7 +113,7 @@ def quote_job(
     if numbers.is_empty():
         raise InputError(f"no GPU of job {job} is known in this time: leave --since and --until out")
     place = str(numbers["cluster"][0])
-    jobs = job_allocations(store, numbers["job_id"])
+    jobs = allocations(store, f" where job_id in ({', '.join(map(quoted, numbers['job_id'].unique().to_list()))})")
     jobs = jobs.join(numbers, on=["cluster", "job_id"], how="semi", nulls_equal=True)
     pieces = answer.booked.pieces.filter(pl.col("kind") == Kind.JOB)
     pieces = pieces.join(jobs, on=["cluster", "allocation"], how="semi", nulls_equal=True)

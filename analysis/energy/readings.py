@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 import polars as pl
@@ -64,38 +64,33 @@ class GpuRange:
 ALL_GPUS = GpuRange()
 
 
-def meters_of_many(
-    store: Store,
-    *,
-    cluster: str | None = None,
-    gpus: Collection[tuple[str, str]] | None = None,
-    since_ns: int | None = None,
-    until_ns: int | None = None,
-    names: GpuRange = ALL_GPUS,
-) -> Iterator[Meters]:
-    """The meters of all physical GPUs that have telemetry from `since_ns` to `until_ns` (UTC; None: all), in order,
-    some GPUs at a time.
+class ReadingScope(TypedDict, total=False):
+    """Which telemetry is metered; what is left out bounds nothing."""
 
-    `gpus` keeps only these: cluster and GPU of each; `names` those of a range. Raises StoreError.
-    """
-    of_gpus = metered_readings(store, cluster=cluster, gpus=gpus, since_ns=since_ns, until_ns=until_ns, names=names)
-    for parts in of_gpus:
+    cluster: str | None
+    gpus: Collection[tuple[str, str]] | None
+    """Only these: cluster and GPU of each."""
+    since_ns: int | None
+    """From when to when, UTC."""
+    until_ns: int | None
+    names: GpuRange
+
+
+def meters_of_many(store: Store, **scope: Unpack[ReadingScope]) -> Iterator[Meters]:
+    """The meters of all physical GPUs that have telemetry in a scope, in order, some GPUs at a time. Raises
+    StoreError."""
+    since_ns, until_ns = scope.get("since_ns"), scope.get("until_ns")
+    for parts in metered_readings(store, **scope):
         meters = Meters.joined([meters for _, meters in parts])
         order = sorted(range(len(meters)), key=lambda number: _by_name(meters.gpus[number]))
         yield from filter(len, [meters.only(np.array(order)).between(since_ns, until_ns)])
 
 
-def metered_readings(
-    store: Store,
-    *,
-    cluster: str | None = None,
-    gpus: Collection[tuple[str, str]] | None = None,
-    since_ns: int | None = None,
-    until_ns: int | None = None,
-    names: GpuRange = ALL_GPUS,
-) -> Iterator[list[tuple[Readings, Meters]]]:
+def metered_readings(store: Store, **scope: Unpack[ReadingScope]) -> Iterator[list[tuple[Readings, Meters]]]:
     """As `meters_of_many`, some GPUs at a time, of these those with as many readings each together: the readings, those
     shortly before and after the time too, and the meters of all of them."""
+    cluster, gpus, names = scope.get("cluster"), scope.get("gpus"), scope.get("names", ALL_GPUS)
+    since_ns, until_ns = scope.get("since_ns"), scope.get("until_ns")
     within = _bounds(since_ns, until_ns)
     listed = None if gpus is None else list({gpu for _, gpu in gpus})
     tables = {

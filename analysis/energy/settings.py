@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from ...errors import InputError
 from ...store.configuration import configuration
 from ...store.instants import nanoseconds
-from ...store.power_sensors import NORMAL_95, SENSOR_ERROR, SensorError
+from ...store.power_sensors import SENSOR_ERROR, SensorError
 from ...store.vocabulary import Code
 
 FILE = "energy.toml"
@@ -124,23 +124,6 @@ class NodeFacts:
     host_pct: float | None = None
     """What hosts draw more for the power of their GPUs, in % of it."""
     host_within_pct: float = 1.0
-
-    @property
-    def gain_sd(self) -> float | None:
-        """The standard deviation of the gain of a meter."""
-        return None if self.meter_within_pct is None else self.meter_within_pct / 100 / NORMAL_95
-
-    @property
-    def supply(self) -> tuple[float, float] | None:
-        """The efficiency of the power supplies and its standard deviation."""
-        if self.efficiency is None:
-            return None
-        return self.efficiency, self.efficiency_within_pct / 100 / NORMAL_95
-
-    @property
-    def follows(self) -> tuple[float, float] | None:
-        """What a host draws more for each W of its GPUs, and its standard deviation."""
-        return None if self.host_pct is None else (self.host_pct / 100, self.host_within_pct / 100 / NORMAL_95)
 
 
 @dataclass(frozen=True)

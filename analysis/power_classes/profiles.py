@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,15 +80,15 @@ class Profile:
 
     cluster: str
     workload: str
-    runs: int
-    gpus: int
-    readings: int
-    vector: Floats | None
+    runs: int = 0
+    gpus: int = 0
+    readings: int = 0
+    vector: Floats | None = None
     """(30,) the spike vector; None with a `reason`, or where the power never reaches half of the limit."""
-    mean_ratio: float | None
-    p99_ratio: float | None
-    utilization: float | None
-    memory_utilization: float | None
+    mean_ratio: float | None = None
+    p99_ratio: float | None = None
+    utilization: float | None = None
+    memory_utilization: float | None = None
     reason: str | None = None
 
     @property
@@ -145,7 +144,7 @@ def power_profiles(
     ):
         if isinstance(result, PartFailure):
             reason = f"{_UNREADABLE}: {result.reason}"
-            result = [_without(*names, reason) for names, _ in _by_workload(part.runs)]
+            result = [Profile(*names, reason=reason) for names, _ in _by_workload(part.runs)]
         profiles += result
     for place, profile in enumerate(profiles):
         if profile.reason is not None:
@@ -268,23 +267,17 @@ def _by_workload(runs: pl.DataFrame) -> Iterator[tuple[tuple[str, str], pl.DataF
         yield (str(on), str(workload)), of_workload
 
 
-def _without(cluster: str, workload: str, reason: str) -> Profile:
-    """A workload without a profile; its runs and GPUs are not counted."""
-    return Profile(cluster, workload, 0, 0, 0, None, None, None, None, None, reason)
-
-
 def _profile(cluster: str, workload: str, readings: pl.DataFrame) -> Profile:
     """The profile of a workload, of rows of its runs with their readings."""
-    without = partial(_without, cluster, workload)
     read = readings.drop_nulls("watts")
     if read.height < _READINGS:
-        return without(f"fewer than {_READINGS} readings of power in the windows of its runs")
+        return Profile(cluster, workload, reason=f"fewer than {_READINGS} readings of power in the windows of its runs")
     if read["limit_w"].null_count() == read.height:
-        return without("no power limit of its GPUs is known")
+        return Profile(cluster, workload, reason="no power limit of its GPUs is known")
     busy = (pl.col("utilization").fill_null(1) > 0).cum_max().over("run_id")
     read = read.filter(busy).drop_nulls("limit_w").with_columns(ratio=pl.col("watts") / pl.col("limit_w"))
     if read.height < _READINGS:
-        return without("its GPUs were idle while it ran")
+        return Profile(cluster, workload, reason="its GPUs were idle while it ran")
     smooth = read.select(pl.col("ratio").ewm_mean(alpha=SMOOTHING, adjust=False).over("run_id"))["ratio"].to_numpy()
 
     def mean(name: str) -> float | None:

@@ -20,8 +20,8 @@ from __future__ import annotations
 import atexit
 
 from .budgets import Total, Totals
-from .ledger import Ledger, LedgerOptions, greenest_start
-from .spans import Span, SpanEnergy, Unmeasured, current
+from .ledger import Ledger, greenest_start
+from .spans import LedgerOptions, Span, SpanEnergy, Unmeasured, current
 
 __all__ = [
     "Ledger", "LedgerOptions", "Span", "SpanEnergy", "Total", "Totals", "Unmeasured", "budget", "close", "current",

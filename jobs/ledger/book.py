@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ...collectors.clock import Clock
+from ...collectors.clock import Clock, SystemClock
 from ...collectors.collect import open_store
 from ...errors import StoreError, WhorlError
 from ...store.journal import Journal
@@ -31,11 +31,8 @@ from ...store.schema import texts_of
 from ...store.system.locks import is_held
 from .budgets import Budget, Limit, Totals
 from .sensor import BoardLimits, BoardSensors
-from .spans import Span, SpanEnergy, TraceContext, Unmeasured
+from .spans import LedgerOptions, Span, SpanEnergy, TraceContext, Unmeasured
 from .split import SpanEvent, SpentSoFar, Split, figure, joules
-
-if TYPE_CHECKING:
-    from ...collectors.backend import Backend
 
 log = logging.getLogger(__name__)
 
@@ -56,17 +53,8 @@ Row = dict[str, Any]
 class Book:
     """A ledger at work in one process. It lives from the first span, or `open`, to `close` or a fork."""
 
-    def __init__(
-        self,
-        backend: str | Backend,
-        gpus: Sequence[str | int] | None,
-        clock: Clock,
-        *,
-        store: str | Path | None,
-        cluster: str | None,
-        threaded: bool,
-    ) -> None:
-        self._clock = clock
+    def __init__(self, options: LedgerOptions) -> None:
+        self._clock = clock = options.clock or SystemClock()
         self._random = Random(os.urandom(16))  # noqa: S311 - ids are no secrets
         self._numbers = itertools.count(self._random.getrandbits(63) + 1)
         self.process = self.new_span()
@@ -87,9 +75,10 @@ class Book:
         self.problem: str | None = None
         self.totals = Totals()
         try:
-            if store is not None:
-                self._records = SpanRecords(store, cluster, clock, self.process)
-            self._open(BoardSensors(backend, gpus, clock), threaded=threaded)
+            if options.store is not None:
+                self._records = SpanRecords(options.store, options.cluster, clock, self.process)
+            sensors = BoardSensors(options.backend, options.gpus, clock)
+            self._open(sensors, threaded=options.clock is None)
         except Exception as error:  # the application goes on without figures
             why = str(error) if isinstance(error, WhorlError) else f"{type(error).__name__}: {error}"
             self._give_up(Unmeasured.NO_GPU, why)

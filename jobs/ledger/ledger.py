@@ -9,43 +9,23 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...collectors.clock import Clock, SystemClock
 from ...errors import InputError, WhorlError
 from ...store.instants import nanoseconds
 from ...store.names import this_cluster
 from .budgets import Budget, Limit, Totals
-from .spans import INHERITED, Parent, Span
+from .spans import INHERITED, LedgerOptions, Parent, Span
 
 if TYPE_CHECKING:
     from ...analysis.energy.options import Quote
     from ...analysis.energy.outlook import Greenest
-    from ...collectors.backend import Backend
     from .book import Book
 
 _HOUR_NS = 3_600_000_000_000
 _SETTINGS = "energy.toml"  # in a store
-
-
-@dataclass(frozen=True, kw_only=True)
-class LedgerOptions:
-    """What a ledger reads and keeps."""
-
-    backend: str | Backend = "nvml"
-    """"nvml", "simulated", or an object that satisfies `collectors.backend.Backend`."""
-    gpus: Sequence[str | int] | None = None
-    """UUIDs or NVML indices; None: those that CUDA shows to this process."""
-    store: str | Path | None = None
-    """A folder: every span becomes a row of its table `spans`."""
-    cluster: str | None = None
-    settings: str | Path | None = None
-    """The site's energy.toml, for grams; None: that in the store."""
-    clock: Clock | None = None
-    """With one, no thread runs: the caller reads the sensors, by `look`."""
 
 
 class Ledger:
@@ -63,20 +43,14 @@ class Ledger:
 
     def _book(self) -> Book:
         """The ledger at work; it is opened where it is not."""
-        book = self._working
-        if book is None:
-            from .book import Book
+        if (book := self._working) is not None:
+            return book
+        from .book import Book
 
-            with self._making:
-                book = self._working
-                if book is None:
-                    site = self._options
-                    clock = site.clock or SystemClock()
-                    book = self._working = Book(
-                        site.backend, site.gpus, clock,
-                        store=site.store, cluster=site.cluster, threaded=site.clock is None,
-                    )  # fmt: skip
-        return book
+        with self._making:
+            if self._working is None:
+                self._working = Book(self._options)
+            return self._working
 
     def open(self, **options: Any) -> Ledger:
         """Reach the driver now, not at the first span: that may take a second. With options, begin anew with these."""

@@ -10,7 +10,7 @@ import functools
 import inspect
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,8 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeVa
 from ...store.vocabulary import Code
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
+
+    from ...collectors.backend import Backend
+    from ...collectors.clock import Clock
 
     Floats = NDArray[np.float64]
 
@@ -30,6 +35,24 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _INNERMOST: ContextVar[Span | None] = ContextVar("whorl_span", default=None)
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerOptions:
+    """What a ledger reads and keeps."""
+
+    backend: str | Backend = "nvml"
+    """"nvml", "simulated", or an object that satisfies `collectors.backend.Backend`."""
+    gpus: Sequence[str | int] | None = None
+    """UUIDs or NVML indices; None: those that CUDA shows to this process."""
+    store: str | Path | None = None
+    """A folder: every span becomes a row of its table `spans`."""
+    cluster: str | None = None
+    settings: str | Path | None = None
+    """The site's energy.toml, for grams; None: that in the store."""
+    clock: Clock | None = None
+    """With one, no thread runs: the caller reads the sensors, by `look`."""
+
 
 INHERITED: Final = object()
 """The parent of a span is the span around it."""

@@ -22,10 +22,10 @@ from whorl.cli import cli
 from whorl.errors import InputError, StoreError
 from whorl.store import Store
 from whorl.store.instants import date_of_ns
-from whorl.store.schema import arrow_rows
+from whorl.tests.analysis.energy.stored import rows as table_rows
 from whorl.tests.analysis.runs.test_windows import drawn_store
 from whorl.tests.beyond.fleet import GPUS, fleet
-from whorl.tests.cli.test_energy_choices import columns, fingerprint
+from whorl.tests.cli.test_energy_choices import fingerprint
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "python.md"
 
@@ -77,7 +77,7 @@ def test_energy_is_the_same_on_workers(store: Store, address: str) -> None:
 def test_other_books_are_the_same_on_workers(store: Store, address: str, tmp_path: Path, verb: str) -> None:
     measured = Store.open(shutil.copytree(store.root, tmp_path / "S"))
     figure_rows = [{**row, "gpu": gpu} for number, gpu in enumerate(GPUS) for row in fingerprint(number)]
-    measured.append({"fingerprints": arrow_rows("fingerprints", columns(figure_rows))}, "measured")
+    measured.append({"fingerprints": table_rows("fingerprints", figure_rows)}, "measured")
     command = ["energy", verb, "--store", str(measured.root), "--json"]
     here, on_workers = json.loads(said(*command)[0]), json.loads(said(*command, "--on", address)[0])
     assert close(here, on_workers)

@@ -10,17 +10,13 @@ import numpy as np
 import pytest
 
 from whorl.store import Store
-from whorl.store.schema import arrow_rows
-from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
+from whorl.tests.analysis.energy.stored import NOON, gpu, job, readings, rows, store_of
 from whorl.tests.cli.calling import refusal
 from whorl.tests.cli.energy_answers import document
 from whorl.tests.conftest import BuiltOnce
-from whorl.tests.stores import new_store
 
 pytestmark = pytest.mark.usefixtures("stores_stay_open")
 
-BEGAN = 1_793_620_800 * 10**9  # 2026-11-02 12:00
-SECOND = 10**9
 GPUS = 8
 SLOW = {3: 1.25}
 """By GPU, how many times as long it takes."""
@@ -52,22 +48,18 @@ def uuid(gpu: int) -> str:
 
 
 def fingerprint(gpu: int) -> list[dict[str, Any]]:
-    rows = []
+    figures_of_gpu = []
     for workload, watts in (("fma", 150.0), ("gemm", 220.0), ("conv", 200.0)):
         seconds = SLOW.get(gpu, 1.0) * (1 + 0.0005 * (gpu - 3.5))
         drawn = watts * (1 + 0.002 * (gpu % 3 - 1))
         figures = {"time": 1e3 * seconds, "power": drawn, "work_per_joule": 1 / (seconds * drawn)}
-        rows += [
+        figures_of_gpu += [
             {"cluster": "c", "gpu": uuid(gpu), "model": "A100", "class": "compute", "workload": workload,
              "figure": figure, "unit": "", "value": value, "low": value / 1.006, "high": value * 1.006, "n": 4,
-             "sittings": 2, "made_at": BEGAN}
+             "sittings": 2, "made_at": NOON}
             for figure, value in figures.items()
         ]  # fmt: skip
-    return rows
-
-
-def columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    return {name: [row[name] for row in rows] for name in rows[0]}
+    return figures_of_gpu
 
 
 @pytest.fixture(scope="module")
@@ -75,36 +67,20 @@ def fleet(built_once: BuiltOnce) -> Path:
     """A store of eight GPUs that worked for a day, each for one job; one is slow."""
 
     def build(folder: Path) -> None:
-        random, rows = np.random.default_rng(1), []
-        at = np.arange(-3600, LASTED_S + 3600, STEP_S)
+        random, seconds = np.random.default_rng(1), np.arange(-3600, LASTED_S + 3600, STEP_S)
+        works, n = (seconds >= 0) & (seconds <= LASTED_S), len(seconds)
+        telemetry, gpus, jobs = [], [], []
         for number in range(GPUS):
-            works = (at >= 0) & (at <= LASTED_S)
-            watts = np.where(works, 200.0 + random.normal(0, 4, len(at)), 50.0 + random.normal(0, 0.5, len(at)))
-            rows.append(
-                {"ts": BEGAN + at * SECOND, "cluster": np.full(len(at), "c"), "gpu": np.full(len(at), uuid(number)),
-                 "power_mw": np.round(1e3 * watts).astype(int), "utilization": np.where(works, 100, 0),
-                 "memory_utilization": np.where(works, 10, 0)}
-            )  # fmt: skip
-        telemetry = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-        own_rows = [
-            {"cluster": "c", "gpu": uuid(gpu), "uuid": uuid(gpu), "node": f"n{gpu // 4}", "slot": gpu % 4,
-             "model": "A100", "power_limit_mw": 250_000, "first_seen": BEGAN} for gpu in range(GPUS)
-        ]  # fmt: skip
-        jobs = [
-            {"cluster": "c", "allocation": f"{gpu}@1", "job_id": str(4240 + gpu // 2), "gpu": uuid(gpu), "user": "ann",
-             "node": f"n{gpu // 4}", "share": 1.0, "began": BEGAN, "ended": BEGAN + LASTED_S * SECOND,
-             "recorded": BEGAN} for gpu in range(GPUS)
-        ]  # fmt: skip
-        statement = [row for gpu in range(GPUS) for row in fingerprint(gpu)]
-        tables: dict[str, dict[str, Any]] = {
-            "telemetry": telemetry,
-            "gpus": columns(own_rows),
-            "jobs": columns(jobs),
-            "fingerprints": columns(statement),
-        }
-        store = new_store(folder / "store")
-        store.append({name: arrow_rows(name, rows) for name, rows in tables.items()}, "made")
-        (folder / "store" / "energy.toml").write_text('currency = "EUR"\n[[price]]\nvalue = 0.25\n')
+            name, node = uuid(number), f"n{number // 4}"
+            watts = np.where(works, 200.0 + random.normal(0, 4, n), 50.0 + random.normal(0, 0.5, n))
+            traffic = np.where(works, 10, 0).tolist()
+            telemetry.append(readings(name, seconds.tolist(), watts.tolist(), memory_utilization=traffic))
+            gpus.append(gpu(name, node=node, slot=number % 4, model="A100"))
+            jobs.append(job(4240 + number // 2, name, 0, LASTED_S, allocation=f"{number}@1", node=node))
+        store = store_of(folder / "store", gpus, telemetry, jobs)
+        fingerprints = [row for number in range(GPUS) for row in fingerprint(number)]
+        store.append({"fingerprints": rows("fingerprints", fingerprints)}, "fingerprints")
+        (store.root / "energy.toml").write_text('currency = "EUR"\n[[price]]\nvalue = 0.25\n')
 
     return built_once("energy-choices", build) / "store"
 
