@@ -10,6 +10,7 @@ numbers.
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -188,8 +189,11 @@ class DaskEngine(Engine):
         self._closing()
 
     def _begun(self, function: Callable[[P], R], part: P) -> Callable[[], R | PartFailure]:
+        # The scheduler unpickles what it hands on: of bytes, it imports nothing of what parts need.
+        packed = pickle.dumps((function, part))
+
         def begin() -> Future[R | PartFailure]:
-            return self._client.submit(attempt, function, part, pure=False)
+            return self._client.submit(attempt_packed, packed, pure=False)
 
         future = begin()
         return lambda: self._result(future, begin)
@@ -310,6 +314,11 @@ def attempt(function: Callable[[P], R], part: P) -> R | PartFailure:
         return PartFailure("", f"{error.filename or error} is not there")
     except (StoreError, OSError, pa.ArrowException) as error:
         return PartFailure("", str(error).splitlines()[0] if str(error) else type(error).__name__)
+
+
+def attempt_packed(packed: bytes) -> Any:
+    """`attempt` of a pickled function and part."""
+    return attempt(*pickle.loads(packed))  # noqa: S301 - by the client, of whom Dask runs what it sends
 
 
 def _named(result: R | PartFailure, name: Callable[[P], str], part: P) -> R | PartFailure:

@@ -30,7 +30,7 @@ from .sensor import Note, Problem, Readings
 if TYPE_CHECKING:
     from ...store import Store
 
-_ROWS = 150_000  # of telemetry that are in memory at once, about
+_ROWS = 100_000  # of telemetry that are in memory at once, about
 _LONGEST_NS = 2**62  # the times of GPUs that are metered at once add up to this at most
 _MARGIN_NS = 180 * 10**9  # before and after the time that was asked for: the readings on either side of its ends
 _MINUTE_S = 60.0
