@@ -103,127 +103,110 @@ def _braked(size: float) -> dict[str, Any]:
     }
 
 
-BRAKE = Fault(
-    "brake",
-    "power brake: a lower power cap, half the clock for part of the time, a hotter board",
-    share=0.0025,
-    size=0.1935,
-    least=0.005,
-    most=0.3,
-    size_says="by how much SGEMM takes longer",
-    effects=_braked,
-)
-HOT = Fault(
-    "hot",
-    "poor cooling: thermal resistance x 1.6",
-    share=0.004,
-    size=0.6,
-    least=0.02,
-    most=3.0,
-    size_says="by how much the thermal resistance is higher",
-    effects=lambda size: {"resistance_factor": 1 + size},
-)
-PINNED = Fault(
-    "pinned",
-    "clock ceiling at the maximum / 1.45",
-    share=0.0015,
-    size=1 - 1 / 1.45,
-    least=0.005,
-    most=0.8,
-    size_says="by how much the highest clock is lower",
-    effects=lambda size: {"ceiling_factor": 1 - size},
-)
-
-# These have no published share. Their sizes are assumptions, chosen to be visible and not glaring.
-SLOW_MEMORY = Fault(
-    "slow_memory",
-    "memory at 60 % of its speed",
-    size=0.4,
-    least=0.002,
-    most=0.8,
-    size_says="by how much the memory is slower",
-    effects=lambda size: {"memory_factor": 1 - size},
-)
-STUCK_SENSOR = Fault("stuck_sensor", "the power reading freezes at some time", sticks=True)
-DRIFT = Fault(
-    "drift",
-    "thermal resistance grows by 5 % of its first value a week",
-    size=0.003,
-    least=0.0005,
-    most=0.03,
-    size_says="by how much SGEMM gets slower a week, at first",
-    # On V100 a thermal resistance that is higher by 5 % costs 0.3 % of SGEMM.
-    effects=lambda size: {"resistance_per_week": size / 0.06},
-)
-WRONG_RESULTS = Fault(
-    "wrong_results",
-    "wrong elements in the result of two runs in five",
-    size=0.4,
-    least=0.001,
-    most=1.0,
-    size_says="the share of the runs with wrong elements",
-    effects=lambda size: {"wrong_share": size},
-)
-LOST = Fault("lost", "falls off the bus at some time (XID 79); every second one returns", falls=True)
-THROTTLING = Fault(
-    "throttling",
-    "in one run in ten the hardware halves the clock for heat, a third of the time",
-    size=0.1,
-    least=0.005,
-    most=1.0,
-    size_says="the share of the runs that are throttled",
-    effects=lambda size: {"throttled_share": size},
-)
-SLOW_NVLINK = Fault(
-    "slow_nvlink",
-    "copies to other GPUs at half their speed",
-    size=0.5,
-    least=0.005,
-    most=0.9,
-    size_says="by how much copies to other GPUs are slower",
-    effects=lambda size: {"peer_factor": 1 - size},
-)
-RETIRED_PAGES = Fault(
-    "retired_pages",
-    "pages of the memory were retired (XID 63, memory errors); memory 1 % slower",
-    size=0.01,
-    least=0.0,
-    most=0.1,
-    size_says="by how much the memory is slower",
-    effects=lambda size: {"memory_factor": 1 - size},
-    retires=True,
-)
-ZERO_POWER = Fault("zero_power", "the power sensor reads 0 W; the energy counter works", blind=True)
-POOR_OVERLAP = Fault(
-    "poor_overlap",
-    "on a whole node only 60 % of the copies hide behind kernels",
-    size=0.35,
-    least=0.02,
-    most=0.9,
-    size_says="by how much less of the copies hides behind kernels",
-    effects=lambda size: {"overlap_loss": size},
-    of_node=True,
-)
-
 # The order of the first three is part of a seed's fleet; new rows go to the end.
-FAULTS = tuple(
-    row.sized()
-    for row in (
-        BRAKE,
-        HOT,
-        PINNED,
-        SLOW_MEMORY,
-        STUCK_SENSOR,
-        DRIFT,
-        WRONG_RESULTS,
-        LOST,
-        THROTTLING,
-        SLOW_NVLINK,
-        RETIRED_PAGES,
-        ZERO_POWER,
-        POOR_OVERLAP,
-    )
+_ROWS = (
+    Fault(
+        "brake",
+        "power brake: a lower power cap, half the clock for part of the time, a hotter board",
+        share=0.0025,
+        size=0.1935,
+        least=0.005,
+        most=0.3,
+        size_says="by how much SGEMM takes longer",
+        effects=_braked,
+    ),
+    Fault(
+        "hot",
+        "poor cooling: thermal resistance x 1.6",
+        share=0.004,
+        size=0.6,
+        least=0.02,
+        most=3.0,
+        size_says="by how much the thermal resistance is higher",
+        effects=lambda size: {"resistance_factor": 1 + size},
+    ),
+    Fault(
+        "pinned",
+        "clock ceiling at the maximum / 1.45",
+        share=0.0015,
+        size=1 - 1 / 1.45,
+        least=0.005,
+        most=0.8,
+        size_says="by how much the highest clock is lower",
+        effects=lambda size: {"ceiling_factor": 1 - size},
+    ),
+    # These have no published share. Their sizes are assumptions, chosen to be visible and not glaring.
+    Fault(
+        "slow_memory",
+        "memory at 60 % of its speed",
+        size=0.4,
+        least=0.002,
+        most=0.8,
+        size_says="by how much the memory is slower",
+        effects=lambda size: {"memory_factor": 1 - size},
+    ),
+    Fault("stuck_sensor", "the power reading freezes at some time", sticks=True),
+    Fault(
+        "drift",
+        "thermal resistance grows by 5 % of its first value a week",
+        size=0.003,
+        least=0.0005,
+        most=0.03,
+        size_says="by how much SGEMM gets slower a week, at first",
+        # On V100 a thermal resistance that is higher by 5 % costs 0.3 % of SGEMM.
+        effects=lambda size: {"resistance_per_week": size / 0.06},
+    ),
+    Fault(
+        "wrong_results",
+        "wrong elements in the result of two runs in five",
+        size=0.4,
+        least=0.001,
+        most=1.0,
+        size_says="the share of the runs with wrong elements",
+        effects=lambda size: {"wrong_share": size},
+    ),
+    Fault("lost", "falls off the bus at some time (XID 79); every second one returns", falls=True),
+    Fault(
+        "throttling",
+        "in one run in ten the hardware halves the clock for heat, a third of the time",
+        size=0.1,
+        least=0.005,
+        most=1.0,
+        size_says="the share of the runs that are throttled",
+        effects=lambda size: {"throttled_share": size},
+    ),
+    Fault(
+        "slow_nvlink",
+        "copies to other GPUs at half their speed",
+        size=0.5,
+        least=0.005,
+        most=0.9,
+        size_says="by how much copies to other GPUs are slower",
+        effects=lambda size: {"peer_factor": 1 - size},
+    ),
+    Fault(
+        "retired_pages",
+        "pages of the memory were retired (XID 63, memory errors); memory 1 % slower",
+        size=0.01,
+        least=0.0,
+        most=0.1,
+        size_says="by how much the memory is slower",
+        effects=lambda size: {"memory_factor": 1 - size},
+        retires=True,
+    ),
+    Fault("zero_power", "the power sensor reads 0 W; the energy counter works", blind=True),
+    Fault(
+        "poor_overlap",
+        "on a whole node only 60 % of the copies hide behind kernels",
+        size=0.35,
+        least=0.02,
+        most=0.9,
+        size_says="by how much less of the copies hides behind kernels",
+        effects=lambda size: {"overlap_loss": size},
+        of_node=True,
+    ),
 )
+FAULTS = tuple(row.sized() for row in _ROWS)
 HEALTHY = Fault("ok", "nothing", share=1.0 - sum(fault.share for fault in FAULTS))
 KINDS = tuple(fault.kind for fault in FAULTS)
 
