@@ -11,13 +11,10 @@ from .control import BLOCK, DIE_S, DIE_SHARE, FILTER_S, SINK_S, SINK_SHARE, STEP
 from .faults import Fault
 from .fleet import CAP_SETTLES_AT, Fleet
 from .load import SGEMM
-from .models import A100, NOISE_SHARE, SENSORS, V100, GpuModel
+from .models import A100, ASSUMED, FITTED, NOISE_SHARE, NUMBERS, SEEN, SENSORS, V100, GpuModel
 from .physics import HOST_SHARED, OVERLAP
 from .rates import rates_of
 from .spread import Spread
-
-SEEN, FITTED, ASSUMED = "seen", "fitted", "assumed"
-"""Seen in data sheets or in what drivers print; fitted to one public V100 cluster; assumed."""
 
 _FIT_GPUS = 392
 
@@ -34,32 +31,6 @@ class Parameter:
     meaning: str
 
 
-# attribute of the model, unit, basis for V100, basis for the others, meaning
-_MODEL = (
-    ("power_limit_w", "W", SEEN, SEEN, "default and highest power cap"),
-    ("min_power_limit_w", "W", SEEN, SEEN, "lowest power cap"),
-    ("min_clock_mhz", "MHz", ASSUMED, ASSUMED, "lowest SM clock"),
-    ("max_clock_mhz", "MHz", SEEN, SEEN, "highest SM clock"),
-    ("clock_step_mhz", "MHz", SEEN, ASSUMED, "step between two SM clocks"),
-    ("memory_clock_mhz", "MHz", SEEN, SEEN, "memory clock"),
-    ("bandwidth_gb_s", "GB/s", SEEN, SEEN, "peak memory bandwidth"),
-    ("memory_gb", "GiB", SEEN, SEEN, "device memory"),
-    ("lanes", "", SEEN, SEEN, "single-precision multiply-adds per clock"),
-    ("max_operating_c", "degC", SEEN, SEEN, "highest die temperature in operation, as the driver states it"),
-    ("slowdown_c", "degC", SEEN, SEEN, "die temperature above which the clock is lowered"),
-    ("shutdown_c", "degC", SEEN, SEEN, "die temperature at which a real board shuts down"),
-    ("min_v", "V", FITTED, ASSUMED, "core voltage at and below the knee"),
-    ("max_v", "V", FITTED, ASSUMED, "core voltage at the highest clock"),
-    ("knee_mhz", "MHz", FITTED, ASSUMED, "clock up to which the voltage is flat"),
-    ("board_w", "W", FITTED, ASSUMED, "board power that does not depend on the load"),
-    ("leakage_w", "W", FITTED, ASSUMED, "leakage at leakage_v and 60 degC"),
-    ("leakage_v", "V", FITTED, ASSUMED, "voltage of leakage_w"),
-    ("leakage_per_k", "1/K", FITTED, ASSUMED, "growth of the leakage with temperature"),
-    ("dynamic_w", "W", FITTED, ASSUMED, "switching power of SGEMM at the highest clock"),
-    ("memory_w_per_gb_s", "W/(GB/s)", FITTED, ASSUMED, "power of memory traffic"),
-    ("resistance_k_w", "K/W", FITTED, ASSUMED, "thermal resistance from the die to the inlet air"),
-    ("inlet_c", "degC", FITTED, ASSUMED, "mean inlet air temperature"),
-)
 # Values of one board that no output of a driver was at hand for.
 _UNSEEN = {(A100.name, name) for name in ("power_limit_w", "min_power_limit_w", "memory_clock_mhz", "max_operating_c")}
 # of the spread: attribute, unit, basis for V100, meaning
@@ -127,7 +98,7 @@ def parameters(model: GpuModel) -> tuple[Parameter, ...]:
     """Every number of a model, of the spread over its GPUs, of its control loop and of how fast it works."""
     is_fitted = model is V100
     rows = []
-    for name, unit, fitted, assumed, meaning in _MODEL:
+    for name, (_, unit, fitted, assumed, meaning) in NUMBERS.items():
         basis = ASSUMED if (model.name, name) in _UNSEEN else fitted if is_fitted else assumed
         rows.append(Parameter(name, getattr(model, name), unit, basis, meaning))
     spread = Spread()

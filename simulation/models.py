@@ -26,49 +26,39 @@ from .draws import Floats, stream
 
 @dataclass(frozen=True)
 class GpuModel:
-    """One product: what its data sheet limits, and the parameters of its physics. Units are in the names."""
+    """One product: what its data sheet limits, and the parameters of its physics; `NUMBERS` says what each is.
+
+    Units are in the names.
+    """
 
     name: str
     power_limit_w: float
-    """Default (and highest) power cap."""
     min_power_limit_w: float
-    """Lowest cap that the driver accepts."""
     min_clock_mhz: float
     max_clock_mhz: float
     clock_step_mhz: float
     memory_clock_mhz: float
     bandwidth_gb_s: float
-    """Peak DRAM bandwidth."""
     memory_gb: int
     """Device memory, in units of 2^30 bytes."""
     lanes: int
-    """Single-precision multiply-adds per clock: lanes of a multiprocessor times multiprocessors."""
     max_operating_c: float
     """Highest die temperature in operation, as the driver states it; the simulated ones do not heed it."""
     slowdown_c: float
-    """Die temperature above which the clock is lowered."""
     shutdown_c: float
     """Die temperature at which a real board would shut down; the simulated ones do not get there."""
     min_v: float
-    """Voltage at and below the knee."""
     max_v: float
-    """Voltage at the highest clock."""
     knee_mhz: float
-    """Clock up to which the voltage is flat."""
     board_w: float
-    """Board power that does not depend on the load."""
     leakage_w: float
-    """Leakage at `leakage_v` and 60 °C."""
     leakage_v: float
     leakage_per_k: float
-    """Relative growth of the leakage with temperature, 1/K."""
     dynamic_w: float
     """Switching power at the highest clock, the highest voltage and activity 1."""
     memory_w_per_gb_s: float
     resistance_k_w: float
-    """Thermal resistance from the die to the inlet air."""
     inlet_c: float
-    """Mean inlet air temperature."""
 
     @property
     def clocks_mhz(self) -> NDArray[np.float64]:
@@ -77,33 +67,49 @@ class GpuModel:
         return self.min_clock_mhz + self.clock_step_mhz * np.arange(bins, dtype=np.float64)
 
 
-_ROWS: dict[str, tuple[Any, ...]] = {
-    "name": ("V100-SXM2", "A100-SXM4-80", "H100-SXM5", "H200-SXM5"),
-    "power_limit_w": (300, 400, 700, 700),
-    "min_power_limit_w": (150, 100, 200, 200),
-    "min_clock_mhz": (135, 210, 345, 345),
-    "max_clock_mhz": (1530, 1410, 1980, 1980),
-    "clock_step_mhz": (7.5, 15, 15, 15),
-    "memory_clock_mhz": (877, 1593, 2619, 3201),
-    "bandwidth_gb_s": (900, 2039, 3352, 4800),
-    "memory_gb": (16, 80, 80, 141),
-    "lanes": (64 * 80, 64 * 108, 128 * 132, 128 * 132),
-    "shutdown_c": (90, 92, 92, 95),
-    "max_operating_c": (83, 85, 87, 87),
-    "slowdown_c": (87, 89, 89, 89),
-    "min_v": (0.712, 0.70, 0.67, 0.67),
-    "max_v": (1.043, 1.00, 1.075, 1.075),
-    "knee_mhz": (945, 900, 1095, 1095),
-    "board_w": (43.6, 58, 66, 70),
-    "leakage_w": (21.4, 32, 55, 55),
-    "leakage_v": (0.95, 0.90, 0.90, 0.90),
-    "leakage_per_k": (0.036, 0.034, 0.032, 0.032),
-    "dynamic_w": (300, 355, 780, 770),
-    "memory_w_per_gb_s": (0.030, 0.025, 0.024, 0.022),
-    "resistance_k_w": (0.136, 0.095, 0.060, 0.060),
-    "inlet_c": (21.9, 24, 25, 25),
+SEEN, FITTED, ASSUMED = "seen", "fitted", "assumed"
+"""Seen in data sheets or in what drivers print; fitted to one public V100 cluster; assumed."""
+
+_NAMES = ("V100-SXM2", "A100-SXM4-80", "H100-SXM5", "H200-SXM5")
+NUMBERS: dict[str, tuple[tuple[float, float, float, float], str, str, str, str]] = {
+    "power_limit_w": ((300, 400, 700, 700), "W", SEEN, SEEN, "default and highest power cap"),
+    "min_power_limit_w": ((150, 100, 200, 200), "W", SEEN, SEEN, "lowest power cap"),
+    "min_clock_mhz": ((135, 210, 345, 345), "MHz", ASSUMED, ASSUMED, "lowest SM clock"),
+    "max_clock_mhz": ((1530, 1410, 1980, 1980), "MHz", SEEN, SEEN, "highest SM clock"),
+    "clock_step_mhz": ((7.5, 15, 15, 15), "MHz", SEEN, ASSUMED, "step between two SM clocks"),
+    "memory_clock_mhz": ((877, 1593, 2619, 3201), "MHz", SEEN, SEEN, "memory clock"),
+    "bandwidth_gb_s": ((900, 2039, 3352, 4800), "GB/s", SEEN, SEEN, "peak memory bandwidth"),
+    "memory_gb": ((16, 80, 80, 141), "GiB", SEEN, SEEN, "device memory"),
+    "lanes": ((64 * 80, 64 * 108, 128 * 132, 128 * 132), "", SEEN, SEEN, "single-precision multiply-adds per clock"),
+    "max_operating_c": (
+        (83, 85, 87, 87),
+        "degC",
+        SEEN,
+        SEEN,
+        "highest die temperature in operation, as the driver states it",
+    ),
+    "slowdown_c": ((87, 89, 89, 89), "degC", SEEN, SEEN, "die temperature above which the clock is lowered"),
+    "shutdown_c": ((90, 92, 92, 95), "degC", SEEN, SEEN, "die temperature at which a real board shuts down"),
+    "min_v": ((0.712, 0.70, 0.67, 0.67), "V", FITTED, ASSUMED, "core voltage at and below the knee"),
+    "max_v": ((1.043, 1.00, 1.075, 1.075), "V", FITTED, ASSUMED, "core voltage at the highest clock"),
+    "knee_mhz": ((945, 900, 1095, 1095), "MHz", FITTED, ASSUMED, "clock up to which the voltage is flat"),
+    "board_w": ((43.6, 58, 66, 70), "W", FITTED, ASSUMED, "board power that does not depend on the load"),
+    "leakage_w": ((21.4, 32, 55, 55), "W", FITTED, ASSUMED, "leakage at leakage_v and 60 degC"),
+    "leakage_v": ((0.95, 0.90, 0.90, 0.90), "V", FITTED, ASSUMED, "voltage of leakage_w"),
+    "leakage_per_k": ((0.036, 0.034, 0.032, 0.032), "1/K", FITTED, ASSUMED, "growth of the leakage with temperature"),
+    "dynamic_w": ((300, 355, 780, 770), "W", FITTED, ASSUMED, "switching power of SGEMM at the highest clock"),
+    "memory_w_per_gb_s": ((0.030, 0.025, 0.024, 0.022), "W/(GB/s)", FITTED, ASSUMED, "power of memory traffic"),
+    "resistance_k_w": (
+        (0.136, 0.095, 0.060, 0.060),
+        "K/W",
+        FITTED,
+        ASSUMED,
+        "thermal resistance from the die to the inlet air",
+    ),
+    "inlet_c": ((21.9, 24, 25, 25), "degC", FITTED, ASSUMED, "mean inlet air temperature"),
 }
-"""The fields of `GpuModel`, of the four models in turn. H200's slowdown threshold is that of the other ones."""
+"""By field of `GpuModel`: its values of the four models, its unit, what it rests on for V100 and for the others, and
+what it means. H200's slowdown threshold is that of the other ones."""
 
 T = TypeVar("T")
 
@@ -113,7 +119,7 @@ def by_column(kind: Callable[..., T], rows: Mapping[str, tuple[Any, ...]]) -> li
     return [kind(**dict(zip(rows, column, strict=True))) for column in zip(*rows.values(), strict=True)]
 
 
-V100, A100, H100, H200 = by_column(GpuModel, _ROWS)
+V100, A100, H100, H200 = by_column(GpuModel, {"name": _NAMES} | {name: row[0] for name, row in NUMBERS.items()})
 
 PARAMETERS = "3"
 """Version of the parameter set: it grows when a number here, of a workload or of a fault changes."""
