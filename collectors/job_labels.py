@@ -175,12 +175,12 @@ class JobLabels(Aside):
         booted_ns = self._clock.wall() - self._clock.boot()
         jobs = {}
         for row in self._history.running:
-            uses = {gpu: _TimeOnGpu(share, shared=share != 1.0) for gpu, share in row.shares.items()}
-            job = _LiveJob(row.allocation, row.began_ns, row.seen_ns, uses)
-            if row.began_ns < booted_ns:
-                self._record(row.job_id, job, ended=True)
+            uses = {gpu: _TimeOnGpu(share, shared=share != 1.0) for gpu, share in row["shares"].items()}
+            job = _LiveJob(row["allocation"], row["began_ns"], row["seen_ns"], uses)
+            if job.began_ns < booted_ns:
+                self._record(row["job_id"], job, ended=True)
             else:
-                jobs[row.job_id] = job
+                jobs[row["job_id"]] = job
         return jobs
 
     def _take_in(self, sighting: _Sighting, jobs: dict[str, _LiveJob]) -> None:

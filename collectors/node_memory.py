@@ -9,7 +9,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,19 +31,6 @@ _DISPLAY, _COMPUTE = "0x0300", "0x0302"  # classes of PCI devices that are GPUs
 _DRIVER = "nvidia"
 
 
-@dataclass(frozen=True)
-class RunningJob:
-    """An allocation that was running by the last record of an earlier collector; times are UTC, in ns."""
-
-    allocation: str
-    job_id: str
-    began_ns: int
-    seen_ns: int
-    """The last reading of its GPUs before now: it was running then, as far as anybody knows."""
-    shares: Mapping[str, float | None]
-    """By GPU: the column `share`."""
-
-
 class NodeHistory:
     """The memory of the store, which is read when it is first asked for: that may take seconds.
 
@@ -62,9 +48,10 @@ class NodeHistory:
         return dict(self._load().get("expected", {}))
 
     @property
-    def running(self) -> list[RunningJob]:
-        """The jobs that ran by the last record."""
-        return [RunningJob(**job) for job in self._load().get("running", ())]
+    def running(self) -> Sequence[Mapping[str, Any]]:
+        """The allocations that ran by the last record of an earlier collector."""
+        jobs: Sequence[Mapping[str, Any]] = self._load().get("running", ())
+        return jobs
 
     def _load(self) -> Mapping[str, Any]:
         with self._lock:
@@ -154,7 +141,8 @@ def _text(path: Path) -> str:
 
 def remember_as_child(root: str, cluster: str, node: str, *, until_ns: int) -> dict[str, Any]:
     """The GPUs that are expected on a node with their PCI addresses, and its jobs that were running by what a collector
-    stored last, as the fields of `RunningJob`.
+    stored last: of each its `allocation`, `job_id`, `began_ns`, `seen_ns` (the last reading of its GPUs: it was running
+    then, as far as anybody knows; both UTC) and, by GPU, its `shares`.
 
     Readings from `until_ns` on do not count. Raises StoreError.
     """
