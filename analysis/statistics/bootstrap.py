@@ -43,6 +43,75 @@ def weights(seed: int, groups: int, replicates: int, block: int = 125) -> Iterat
         yield drawn
 
 
+@dataclass(frozen=True)
+class GroupMoments:
+    """Groups, of which any weighting can be asked how much they repeat, without their values."""
+
+    moments: Moments
+    unit: Ints | None = None
+    """What is drawn with each group, by number; None: the group by itself."""
+
+    @cached_property
+    def sums(self) -> Floats:
+        """(units, sums) of `repeatability.sums`."""
+        return sums(self.moments, self.unit)
+
+    @cached_property
+    def products(self) -> Floats:
+        """(units, pairs) the product of each two of those sums, one that differs twice."""
+        first, second = _pairs(self.sums)
+        return self.sums[:, first] * self.sums[:, second] * np.where(first == second, 1.0, 2.0)
+
+    def figures(self, drawn: Counts) -> dict[str, Floats]:
+        """`log_cov` and `log_f`, the logarithms of the coefficient of variation and of the ratio of the mean squares
+        between and within groups, for each row of `drawn` (replicates, units), and their standard errors
+        `log_cov_error` and `log_f_error`, by the influence of each unit."""
+        weights, centre, (first, second) = drawn.astype(np.float64), self.moments.centre, _pairs(self.sums)
+        products = weights @ self.products
+        k, n, nm, nmm, within = (weights @ self.sums[:, :-1]).T
+        nothing = np.zeros_like(n)
+        with np.errstate(all="ignore"):
+            shift = nm / n
+            mean = shift + centre
+            squares = nmm + within - n * shift**2
+            of_cov = (
+                nothing,
+                shift**2 / (2 * squares) - 1 / (2 * n) + shift / (n * mean),
+                -shift / squares - 1 / (n * mean),
+                1 / (2 * squares),
+                1 / (2 * squares),
+            )
+            between = nmm - n * shift**2
+            of_f = (
+                -1 / k - 1 / (n - k),
+                shift**2 / between + 1 / (n - k),
+                -2 * shift / between,
+                1 / between,
+                -1 / within,
+            )
+            units = weights.sum(axis=1)
+            error = {
+                name: np.sqrt(
+                    np.einsum("rp,rp->r", products, np.array(slope)[first].T * np.array(slope)[second].T)
+                    * units
+                    / (units - 1)
+                )
+                for name, slope in (("log_cov_error", of_cov), ("log_f_error", of_f))
+            }
+            log_cov = 0.5 * np.log(squares / (n - 1)) - np.log(np.abs(mean))
+            log_f = np.log(between / (k - 1)) - np.log(within / (n - k))
+        return {"log_cov": log_cov, "log_f": log_f, **error}
+
+    def interval(self, replicated: Mapping[str, Floats], units: int) -> Interval | None:
+        """Of the ICC, from the replicates of `figures`."""
+        return icc_interval(self.figures(np.ones((1, units), dtype=np.int32)), replicated, self.moments, units)
+
+
+def _pairs(columns: Floats) -> tuple[Ints, Ints]:
+    """Each two of the columns but the last."""
+    return np.triu_indices(columns.shape[1] - 1)
+
+
 class Resampled:
     """Sorted values that belong to groups, of which any weighting can be asked for its figures."""
 
@@ -53,19 +122,17 @@ class Resampled:
         """
         self.ordered = ordered
         layout = np.argsort(gpus, kind="stable")
-        self.moments = Moments.of(ordered[layout], bounds(gpus, count))
+        self.groups = GroupMoments(Moments.of(ordered[layout], bounds(gpus, count)), unit)
         self.unit = gpus if unit is None else unit[gpus]
-        self.sums = sums(self.moments, unit)
 
     def figures(self, drawn: Counts) -> dict[str, Floats]:
-        """The figures of FIGURES and `icc` for each row of `drawn` (replicates, units); NaN where undefined.
+        """The figures of FIGURES and `icc` for each row of `drawn` (replicates, units), and those of `GroupMoments`.
 
-        Also `log_cov` and `log_f`, the logarithms of the coefficient of variation and of the ratio of the mean squares
-        between and within GPUs, and their standard errors `log_cov_error` and `log_f_error`.
+        NaN where undefined.
         """
         p5, q1, median, q3, p95, low, high, worst = np.array([self._places(row) for row in drawn]).T
-        weight = drawn.astype(np.float64)
-        between, within, mean, sd = components(weight, self.sums, self.moments.centre)
+        groups = self.groups
+        between, within, mean, sd = components(drawn.astype(np.float64), groups.sums, groups.moments.centre)
         with np.errstate(all="ignore"):
             return {
                 "median": median,
@@ -75,7 +142,7 @@ class Resampled:
                 "cov_pct": 100.0 * sd / mean,
                 "worst_over_median": worst / median,
                 "icc": between / (between + within),
-                **logarithms(weight, self.sums, self.moments.centre),
+                **groups.figures(drawn),
             }
 
     def _places(self, drawn: npt.NDArray[np.int32]) -> list[float]:
@@ -98,46 +165,6 @@ class Resampled:
         past = np.searchsorted(self.ordered, quantiles[3] + fence, side="right")
         before_first, before_past = (int(reach[place - 1]) if place else 0 for place in (first, past))
         return [*quantiles, *at([before_first, before_past - 1, last])]
-
-
-def logarithms(weights: Floats, columns: Floats, centre: float) -> dict[str, Floats]:
-    """`log_cov` and `log_f` with their standard errors, by the influence of each unit; as in `Resampled.figures`."""
-    count = columns.shape[1] - 1
-    first, second = np.triu_indices(count)
-    products = weights @ (columns[:, first] * columns[:, second] * np.where(first == second, 1.0, 2.0))
-    k, n, nm, nmm, within = (weights @ columns[:, :count]).T
-    nothing = np.zeros_like(n)
-    with np.errstate(all="ignore"):
-        shift = nm / n
-        mean = shift + centre
-        squares = nmm + within - n * shift**2
-        of_cov = (
-            nothing,
-            shift**2 / (2 * squares) - 1 / (2 * n) + shift / (n * mean),
-            -shift / squares - 1 / (n * mean),
-            1 / (2 * squares),
-            1 / (2 * squares),
-        )
-        between = nmm - n * shift**2
-        of_f = (
-            -1 / k - 1 / (n - k),
-            shift**2 / between + 1 / (n - k),
-            -2 * shift / between,
-            1 / between,
-            -1 / within,
-        )
-        units = weights.sum(axis=1)
-        error = {
-            name: np.sqrt(
-                np.einsum("rp,rp->r", products, np.array(slope)[first].T * np.array(slope)[second].T)
-                * units
-                / (units - 1)
-            )
-            for name, slope in (("log_cov_error", of_cov), ("log_f_error", of_f))
-        }
-        log_cov = 0.5 * np.log(squares / (n - 1)) - np.log(np.abs(mean))
-        log_f = np.log(between / (k - 1)) - np.log(within / (n - k))
-    return {"log_cov": log_cov, "log_f": log_f, **error}
 
 
 def _wider(units: int) -> float:
@@ -192,28 +219,6 @@ def icc_interval(
     """Of the ICC of groups with these `moments`, of which so many `units` are drawn."""
     ends = studentised_interval(once, replicated, "log_f", units)
     return None if ends is None else (icc_from(ends[0], moments), icc_from(ends[1], moments))
-
-
-@dataclass(frozen=True)
-class GroupMoments:
-    """Groups, of which any weighting can be asked how much they repeat: `logarithms`, without their values."""
-
-    moments: Moments
-    unit: Ints | None = None
-    """What is drawn with each group, by number; None: the group by itself."""
-
-    @cached_property
-    def sums(self) -> Floats:
-        """(units, sums) of `repeatability.sums`."""
-        return sums(self.moments, self.unit)
-
-    def figures(self, drawn: Counts) -> dict[str, Floats]:
-        """`log_f` and its standard error, as of `Resampled.figures`, and `log_cov` with that of it."""
-        return logarithms(drawn.astype(np.float64), self.sums, self.moments.centre)
-
-    def interval(self, replicated: Mapping[str, Floats], units: int) -> Interval | None:
-        """Of the ICC, from the replicates of `figures`."""
-        return icc_interval(self.figures(np.ones((1, units), dtype=np.int32)), replicated, self.moments, units)
 
 
 def replicate(

@@ -226,7 +226,7 @@ def test_the_intervals_cover_the_truth() -> None:
             if name == "cov_pct":
                 interval = bootstrap.cov_interval(once, replicates, 100)
             if name == "icc":
-                interval = bootstrap.icc_interval(once, replicates, fast.moments, 100)
+                interval = bootstrap.icc_interval(once, replicates, fast.groups.moments, 100)
             assert interval is not None
             hits[name] += interval[0] <= true <= interval[1]
     for name, held in hits.items():
