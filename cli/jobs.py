@@ -415,9 +415,13 @@ def _as_published(
     from ..analysis.chains import published
     from .output import tell
 
-    policies = policies or published.POLICIES
     others = [policy for policy in policies if policy not in published.POLICIES]
-    policies = published.published_policies(policies)
+    policies = [policy for policy in policies or published.POLICIES if policy not in others]
+    if not policies:
+        raise InputError(
+            f"--policy {','.join(others)}: the published samples are of {' and '.join(published.POLICIES)} only; leave "
+            "out --as-published for other policies"
+        )
     if others:
         tell(f"note: the published study has no {', '.join(others)}: leave out --as-published to see them")
     starts_s = published.published_starts(log, since_s=since_s)
@@ -428,7 +432,7 @@ def _as_published(
         nodes=nodes,
         progress=lambda done: progress(done, len(starts_s), "windows"),
     )
-    return published.published_rows(samples, policies), [sample.as_row() for sample in samples]
+    return published.published_rows(starts_s, samples, policies), samples
 
 
 def _account(log: JobsLog) -> Iterable[str]:

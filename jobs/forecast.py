@@ -12,13 +12,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from ..analysis.chains.policy import LeadPolicy
 from ..errors import InputError, SchedulerError
 from .slurm import Slurm
 
 if TYPE_CHECKING:
+    from ..analysis.chains.costs import Estimate
     from ..analysis.chains.jobs_log import FloatArray, JobsLog
     from ..analysis.chains.waits import WaitModel
 
@@ -28,7 +29,6 @@ SIMILAR = 100
 """Jobs of about this size, the last ones, that the mean wait is of."""
 _HISTORY = timedelta(days=120)
 _CHECKED = 300  # jobs that a price is taken over
-_LEAST_DAYS = 5  # of an interval
 _LEARNED_S, _RETRY_S = 86_400.0, 3600.0  # until it learns again, and where the accounts did not answer
 
 
@@ -41,18 +41,14 @@ class JobShape:
     partition: str | None = None  # None: the default one
 
 
-MeanInterval: TypeAlias = tuple[float, float | None, float | None]
-"""A mean, and the ends of its interval of 95 %: None where there are too few days for one."""
-
-
 @dataclass(frozen=True, slots=True)
 class Price:
     """What leads would have cost jobs here: means over `n` jobs in hours."""
 
     n: int
-    interruption_h: MeanInterval
-    overlap_h: MeanInterval
-    reactive_h: MeanInterval
+    interruption_h: Estimate
+    overlap_h: Estimate
+    reactive_h: Estimate
     """The interruption of a successor that is submitted when its predecessor has ended: its wait."""
 
 
@@ -147,10 +143,8 @@ class Forecaster:
 
         Raises InputError, SchedulerError.
         """
-        import numpy as np
-
         from ..analysis.chains.jobs_log import log_of_rows
-        from ..analysis.chains.waits import AverageWait, features, site_model, states_of
+        from ..analysis.chains.waits import features_of, site_model
 
         now = datetime.now(UTC)
         names = {"", *(self._partition or "").split(",")}
@@ -164,15 +158,14 @@ class Forecaster:
         log = log.since((now - _HISTORY).timestamp())
         similar, checked = _similar(log, self._shape.nodes)
         nodes = self._slurm.queue_state(partition=self._partition).cluster_nodes
-        model = site_model(log, nodes, quantiles=sorted({*QUANTILES, self._policy.quantile or QUANTILES[0]}))
-        if isinstance(model, AverageWait):
-            return _Experience(similar, checked, notes=(f"{model.reason}: the mean wait is used",))
+        try:
+            model = site_model(log, nodes, quantiles=sorted({*QUANTILES, self._policy.quantile or QUANTILES[0]}))
+        except InputError as error:
+            return _Experience(similar, checked, notes=(f"{error}: the mean wait is used",))
         price = None
         if self._policy.quantile is not None:
-            requests = zip(checked.nodes.tolist(), checked.limit_s.tolist(), strict=True)
-            states = states_of(log, nodes, checked.submit_s)
-            moments = np.array([features(state, *request) for state, request in zip(states, requests, strict=True)])
-            price = price_of(checked, model.predict(moments)[:, model.quantiles.index(self._policy.quantile)])
+            waits_s = model.predict(features_of(log, nodes, checked))
+            price = price_of(checked, waits_s[:, model.quantiles.index(self._policy.quantile)])
         return _Experience(similar, checked, model, price)
 
     def _predict(self, model: WaitModel) -> dict[float, float]:
@@ -211,22 +204,13 @@ def _similar(log: JobsLog, nodes: int) -> tuple[JobsLog, JobsLog]:
 def price_of(log: JobsLog, leads_s: FloatArray | float) -> Price:
     """What successors with these waits would have cost if they had been submitted so long before they were due.
 
-    Intervals come from drawing days of the log again, 400 times: jobs of one day wait for the same reasons.
+    Intervals come from drawing days of the log again: jobs of one day wait for the same reasons.
     """
     import numpy as np
 
-    from ..analysis.statistics.bootstrap import percentile_interval, weights
+    from ..analysis.chains.costs import DAY_S, DrawnBlocks
 
-    waits_h, leads_h = log.waits_s / 3600.0, np.broadcast_to(leads_s, len(log)) / 3600.0
-    costs_h = np.stack([np.maximum(waits_h - leads_h, 0.0), np.maximum(leads_h - waits_h, 0.0), waits_h], axis=1)
-    _, days = np.unique(log.submit_s // 86_400.0, return_inverse=True)
-    jobs = np.bincount(days)
-    sums_h = np.stack([np.bincount(days, column) for column in costs_h.T], axis=1)
-    drawn = np.vstack(list(weights(0, len(jobs), 400)))
-    means_h = (drawn @ sums_h) / (drawn @ jobs)[:, None]
-    figures = []
-    for mean_h, replicated_h in zip(costs_h.mean(axis=0), means_h.T, strict=True):
-        interval_h = percentile_interval(replicated_h) if len(jobs) >= _LEAST_DAYS else None
-        low_h, high_h = interval_h or (None, None)
-        figures.append((float(mean_h), low_h, high_h))
-    return Price(len(log), *figures)
+    days = DrawnBlocks.of(log.submit_s, DAY_S)
+    late_h = (log.waits_s - leads_s) / 3600.0
+    costs_h = (np.maximum(late_h, 0.0), np.maximum(-late_h, 0.0), log.waits_s / 3600.0)
+    return Price(len(log), *(days.estimate(days.means(hours)) for hours in costs_h))

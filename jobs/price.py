@@ -10,7 +10,7 @@ than a single careful user pays.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ import numpy as np
 from ..errors import InputError, WhorlError
 
 if TYPE_CHECKING:
-    from ..analysis.chains.costs import ExclusionPrice, WaitHours
+    from ..analysis.chains.costs import Estimate, ExclusionPrice
     from ..analysis.chains.jobs_log import FloatArray, JobsLog
     from ..analysis.placement import Advice, Gain
     from ..store import Store
@@ -36,7 +36,7 @@ MOST_LEFT_OUT = 0.05
 """The share of a history that may be left out, and by how much its jobs may exceed the nodes that there are."""
 _DAY_S = 86_400.0
 _STORED = f"""
-    select cluster, any_value(partition) as partition, job_id as "JobID", epoch(began)::bigint as "Start",
+    select cluster, any_value(partition) as "Partition", job_id as "JobID", epoch(began)::bigint as "Start",
         epoch(any_value(coalesce(eligible, submitted)))::bigint as "Submit", epoch(any_value(ended))::bigint as "End",
         coalesce((any_value(time_limit_s) / 60)::varchar, 'UNLIMITED') as "TimelimitRaw",
         any_value(job_nodes) as "NNodes"
@@ -92,7 +92,7 @@ class WaitingPrice:
     """`median`, of the jobs that count, or `option`, where the user said it."""
     gain_share: float
     """What the exclusion saves of a run, of 1."""
-    saved: WaitHours
+    saved: Estimate
     """The same of that run, in hours."""
     run_times_h: FloatArray
     """(jobs,) of the jobs that count."""
@@ -100,20 +100,20 @@ class WaitingPrice:
     @property
     def worth(self) -> bool:
         """Whether the exclusion saves something, and at least what it costs; both as expected."""
-        return self.saved.hours > 0 and self.saved.hours >= self.waits.mean_wait.added.hours
+        return self.saved.value > 0 and self.saved.value >= self.waits.mean_wait.added.value
 
     @property
     def certain(self) -> bool:
         """Whether the intervals of what it saves and costs do not overlap."""
         saved, added = self.saved, self.waits.mean_wait.added
-        if saved.low_h is None or saved.high_h is None or added.low_h is None or added.high_h is None:
+        if saved.low is None or saved.high is None or added.low is None or added.high is None:
             return False
-        return saved.low_h >= max(0.0, added.high_h) if self.worth else saved.high_h <= added.low_h
+        return saved.low >= max(0.0, added.high) if self.worth else saved.high <= added.low
 
     @property
     def pays_from_h(self) -> float | None:
         """The run time from which on the exclusion pays; None where it saves nothing."""
-        return max(0.0, self.waits.mean_wait.added.hours / self.gain_share) if self.gain_share > 0 else None
+        return max(0.0, self.waits.mean_wait.added.value / self.gain_share) if self.gain_share > 0 else None
 
     @property
     def longer_jobs_pct(self) -> float:
@@ -123,26 +123,18 @@ class WaitingPrice:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         waits = self.waits
-        counts = {
-            name: getattr(waits, name) for name in ("cluster_nodes", "excluded_nodes", "job_nodes", "jobs", "weeks")
-        }
+        counts = ("cluster_nodes", "excluded_nodes", "job_nodes", "jobs", "weeks")
+        figures = {"gain": self.saved, "added_wait": waits.mean_wait.added, "added_p95_wait": waits.p95_wait.added}
+        stated = ("run_time_h", "run_time_from", "longer_jobs_pct", "pays_from_h", "worth")
         return {
             "source": self.source,
-            **counts,
-            "run_time_h": self.run_time_h,
-            "run_time_from": self.run_time_from,
+            **{name: getattr(waits, name) for name in counts},
             "gain_pct": 100 * self.gain_share,
-            **_columns("gain", self.saved),
-            **_columns("added_wait", waits.mean_wait.added),
-            **_columns("added_p95_wait", waits.p95_wait.added),
-            "longer_jobs_pct": self.longer_jobs_pct,
-            "pays_from_h": self.pays_from_h,
-            "worth": self.worth,
+            **{f"{name}_h": figure.value for name, figure in figures.items()},
+            **{f"{name}_low_h": figure.low for name, figure in figures.items()},
+            **{f"{name}_high_h": figure.high for name, figure in figures.items()},
+            **{name: getattr(self, name) for name in stated},
         }
-
-
-def _columns(name: str, figure: WaitHours) -> dict[str, float | None]:
-    return {f"{name}_h": figure.hours, f"{name}_low_h": figure.low_h, f"{name}_high_h": figure.high_h}
 
 
 def exclusion_gain(advice: Advice) -> Gain | None:
@@ -161,15 +153,14 @@ def price_of(exclusion: Exclusion, request: PriceRequest) -> WaitingPrice | str:
 
     saved_log = None if request.log is None else read_log(request.log)
     try:
-        log = _history(exclusion, request) if saved_log is None else _enough(saved_log)
-        return _priced(log, exclusion, request)
+        return _priced(_history(exclusion, request, saved_log), exclusion, request)
     except WhorlError as error:
         return f"not known, because {error}; --set log=FILE reads a saved history of the queue"
 
 
 def _priced(log: JobsLog, exclusion: Exclusion, request: PriceRequest) -> WaitingPrice:
     """The price by the jobs of the queue. Raises InputError where they do not tell it."""
-    from ..analysis.chains.costs import WaitHours, price_of_exclusion
+    from ..analysis.chains.costs import Estimate, price_of_exclusion
 
     at_once, site_nodes = log.most_nodes_at_once, (exclusion.site_nodes or 0) if request.log is None else 0
     if request.cluster_nodes is None and 0 < (1 + MOST_LEFT_OUT) * site_nodes < at_once:
@@ -203,49 +194,43 @@ def _priced(log: JobsLog, exclusion: Exclusion, request: PriceRequest) -> Waitin
         run_time_h=run_time_h,
         run_time_from="median" if request.run_time_s is None else "option",
         gain_share=gain.median,
-        saved=WaitHours(*(share * run_time_h for share in (gain.median, gain.lower, gain.upper))),
+        saved=Estimate(*(share * run_time_h for share in (gain.median, gain.lower, gain.upper))),
         run_times_h=run_times_h,
     )
 
 
-def _history(exclusion: Exclusion, request: PriceRequest) -> JobsLog:
-    """The jobs of the queue that the store has, else accounting. Raises WhorlError, which says what is missing."""
-    partitions = exclusion.partition.split(",") if exclusion.partition else []
+def _history(exclusion: Exclusion, request: PriceRequest, saved_log: JobsLog | None) -> JobsLog:
+    """The jobs of a saved log, else those that the store has, else accounting. Raises WhorlError: what is missing."""
+    import polars as pl
+
+    if saved_log is not None:
+        return _newest(saved_log)
+    names = exclusion.partition.split(",") if exclusion.partition else []
     try:
-        rows = _stored_jobs(request.store, exclusion.cluster, partitions)
-        return _enough_rows(rows, f"the table jobs of {request.store.root}")
+        jobs = request.store.sql(_STORED).polars().filter(pl.col("cluster") == exclusion.cluster)
+        jobs = jobs.cast(pl.String).fill_null("")
+        return _of_rows(jobs.to_dicts(), names, f"the table jobs of {request.store.root}")
     except WhorlError as error:
         if exclusion.slurm is None or not request.ask_accounts:
             raise
         too_little = error
     try:
         accounted = exclusion.slurm.history(dt.datetime.now(dt.UTC) - HISTORY)
-        return _enough_rows(
-            [row for row in accounted if not partitions or row["Partition"] in partitions], "Slurm's accounting"
-        )
+        return _of_rows(accounted, names, "Slurm's accounting")
     except WhorlError as error:
         raise InputError(f"{too_little}, and {error}") from error
 
 
-def _stored_jobs(store: Store, cluster: str, partitions: list[str]) -> list[dict[str, str]]:
-    import polars as pl
-
-    jobs = store.sql(_STORED).polars().filter(pl.col("cluster") == cluster)
-    if partitions:
-        jobs = jobs.filter(pl.col("partition").is_in(partitions))
-    return jobs.drop("cluster", "partition").cast(pl.String).fill_null("").to_dicts()
-
-
-def _enough_rows(rows: Iterable[Mapping[str, str]], source: str) -> JobsLog:
+def _of_rows(rows: Iterable[Mapping[str, str]], partitions: Collection[str], source: str) -> JobsLog:
     from ..analysis.chains.jobs_log import log_of_rows
 
-    listed = list(rows)
+    listed = [row for row in rows if not partitions or row["Partition"] in partitions]
     if not listed:
         raise InputError(f"{source} has no jobs")
-    return _enough(log_of_rows(listed, source))
+    return _newest(log_of_rows(listed, source))
 
 
-def _enough(log: JobsLog) -> JobsLog:
+def _newest(log: JobsLog) -> JobsLog:
     """The newest jobs of a history. Raises InputError where they are too few, or too many cannot be read."""
     days = float(np.ptp(log.submit_s)) / _DAY_S
     if len(log) < LEAST_JOBS or days < LEAST_DAYS:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from ...store.importing import sacct_output
 from ...store.importing.content import LINE, Refused, load
-from ...store.importing.sacct_output import add_times
 
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
@@ -65,14 +64,8 @@ class JobsLog:
 
     def where(self, jobs: NDArray[np.bool_]) -> JobsLog:
         """Some of the jobs: those where `jobs`, of shape (jobs,), is true."""
-        return replace(
-            self,
-            submit_s=self.submit_s[jobs],
-            start_s=self.start_s[jobs],
-            end_s=self.end_s[jobs],
-            limit_s=self.limit_s[jobs],
-            nodes=self.nodes[jobs],
-        )
+        columns = ("submit_s", "start_s", "end_s", "limit_s", "nodes")
+        return replace(self, **{name: getattr(self, name)[jobs] for name in columns})
 
     @cached_property
     def waits_s(self) -> FloatArray:
@@ -110,36 +103,37 @@ def read_log(path: str | Path, *, time_zone: str = "UTC") -> JobsLog:
     return _log(frame, source, time_zone, refused, notes)
 
 
-def log_of_rows(rows: Iterable[Mapping[str, str]], source: str, *, time_zone: str = "UTC") -> JobsLog:
+def log_of_rows(rows: Iterable[Mapping[str, str]], source: str) -> JobsLog:
     """The jobs that began among rows of `sacct`, each a mapping from sacct's names of fields to text.
 
     `source` names them in messages. Raises InputError as `read_log` does.
     """
-    cells = list(rows)
-    if not cells:
+    frame = pl.DataFrame(list(rows), infer_schema_length=None)
+    if not frame.height:
         raise InputError(f"{source} lists no jobs: there is no history to learn from")
-    names = {name: name for row in cells[:1] for name in row}
-    columns = {LINE: range(1, len(cells) + 1)} | {name: [row.get(name) for row in cells] for name in names}
-    frame = pl.DataFrame(columns, schema={LINE: pl.Int64} | dict.fromkeys(names, pl.String))
-    return _log(frame, source, time_zone, Refused(), [])
+    return _log(frame.with_row_index(LINE, 1).cast({LINE: pl.Int64}), source, "UTC", Refused(), [])
 
 
 def _log(frame: pl.DataFrame, source: str, time_zone: str, refused: Refused, notes: list[str]) -> JobsLog:
     """The jobs of rows of text, as sacct or the Mirage study name their columns."""
     passed: dict[str, int] = {}
+
+    def without(jobs: pl.DataFrame, no_job: pl.Expr, why: str) -> pl.DataFrame:
+        remaining = jobs.filter(~no_job.fill_null(value=False))
+        if remaining.height < jobs.height:
+            passed[why] = jobs.height - remaining.height
+        return remaining
+
     frame = _named(frame, source)
-    rows = frame.height + refused.count
-    frame = _pass(frame, pl.coalesce("JobIDRaw", "JobID").str.contains(".", literal=True), STEP, passed)
-    frame = add_times(frame, source, time_zone, refused, notes)
-    frame = _pass(frame, _never_began(frame), NEVER_BEGAN, passed)
+    rows, job = frame.height + refused.count, pl.coalesce("JobIDRaw", "JobID")
+    frame = without(frame, job.str.contains(".", literal=True), STEP)
+    frame = sacct_output.add_times(frame, source, time_zone, refused, notes)
+    frame = without(frame, _never_began(frame), NEVER_BEGAN)
     frame = refused.take(frame.with_columns(_limit_s().alias("limit_s"), _nodes().alias("nodes")), _rules())
-    job = ["JobIDRaw", "JobID", "submitted"]
-    if frame.select(pl.coalesce("JobIDRaw", "JobID").is_not_null().all()).item():
-        newest = frame.sort(pl.col("ended").is_null(), descending=True, maintain_order=True)
-        newest = newest.unique(job, keep="last", maintain_order=True)
-        if newest.height < frame.height:
-            passed[TWICE] = frame.height - newest.height
-        frame = newest
+    if frame.select(job.is_not_null().all()).item():  # of a job that is there twice, the row with its end counts
+        frame = frame.sort(pl.col("ended").is_null(), descending=True, maintain_order=True)
+        key = ["JobIDRaw", "JobID", "submitted"]
+        frame = without(frame, pl.int_range(pl.len()).over(key) < pl.len().over(key) - 1, TWICE)
     if not frame.height:
         raise InputError(f"{source} has no job to learn from: {_why_none(rows, refused, passed)}")
     frame = frame.sort("submitted", LINE)
@@ -171,13 +165,6 @@ def _named(frame: pl.DataFrame, source: str) -> pl.DataFrame:
     columns_read = {*_COLUMNS.values(), "Eligible"}
     frame = frame.select(LINE, *(name for name in frame.columns if name in columns_read))
     return sacct_output.known(frame, sorted(columns_read))
-
-
-def _pass(frame: pl.DataFrame, no_job: pl.Expr, why: str, passed: dict[str, int]) -> pl.DataFrame:
-    jobs = frame.filter(~no_job.fill_null(value=False))
-    if jobs.height < frame.height:
-        passed[why] = frame.height - jobs.height
-    return jobs
 
 
 def _never_began(frame: pl.DataFrame) -> pl.Expr:

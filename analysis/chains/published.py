@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import accumulate
 
@@ -26,7 +26,14 @@ from .costs import PolicyRow, policy_row
 from .jobs_log import FloatArray, IntArray, JobsLog
 from .queue import Queue, Submission
 
-POLICIES = ("reactive", "average")
+POLICIES = {"reactive": "reactive_min", "average": "avg_min"}
+"""Policy -> its column of a sample."""
+Sample = dict[str, str | int]
+"""A chain of two jobs in one window, with the names of the published table: when the window begins (UTC), the nodes of
+a job and of the cluster (`N`), when the first job started (from there), the mean wait of the 100 jobs that started last
+before the next one arrived (cut to a whole minute), the jobs that waited and the nodes that were free then, the wait of
+the first job; and the time from the end of the first job to the start of the second, negative where that started
+earlier, submitted at the end (`reactive_min`), or earlier by the mean wait (`avg_min`)."""
 _MINUTE_S, _DAY_S = 60.0, 86400.0
 _EVERY_S = 4 * 3600.0
 _SPANS = ((datetime(2022, 11, 1, tzinfo=UTC), 684), (datetime(2023, 3, 1, tzinfo=UTC), 156))
@@ -36,41 +43,6 @@ _FIRST_S = 2 * _DAY_S  # the first job of the chain is submitted
 _CHAIN_S = 2 * _DAY_S  # run time and limit of both jobs of a chain
 _SLOT_S, _SLOTS = 600.0, 288  # backfill plans two days ahead, and is done when a slot begins
 _PLANNED_JOBS = 3000  # so many waiting jobs are planned at most
-
-
-@dataclass(frozen=True)
-class PublishedSample:
-    """A chain of two jobs in one window. Times in minutes; the names of `as_row` are those of the published table."""
-
-    start_s: float  # when the window begins, seconds since 1970 (UTC)
-    nodes: int
-    cluster_nodes: int
-    first_start_min: int  # when the first job started, from the begin of the window
-    mean_wait_min: int
-    """Mean wait of the 100 jobs that started last, cut to a whole minute, before the next job arrived."""
-    pending_jobs: int  # jobs that waited then
-    free_nodes: int  # nodes that were free then
-    reactive_min: int  # from the end of the first job to the start of the second; negative: the second started earlier
-    average_min: int  # the same for a second job that was submitted earlier by `mean_wait_min`
-
-    def as_row(self) -> dict[str, str | int]:
-        """The columns of the published table."""
-        return {
-            "start": f"{datetime.fromtimestamp(self.start_s, UTC):%Y-%m-%dT%H:%M:%S}",
-            "node": self.nodes,
-            "N": self.cluster_nodes,
-            "first_start_min": self.first_start_min,
-            "avg_wait_min": self.mean_wait_min,
-            "queue": self.pending_jobs,
-            "free": self.free_nodes,
-            "wait_first_min": self.first_start_min - round(_FIRST_S / _MINUTE_S),
-            "reactive_min": self.reactive_min,
-            "avg_min": self.average_min,
-        }
-
-    def minutes(self, policy: str) -> int:
-        """The sample of a policy of `POLICIES`."""
-        return {"reactive": self.reactive_min, "average": self.average_min}[policy]
 
 
 def published_starts(log: JobsLog, *, since_s: float = 0.0) -> FloatArray:
@@ -97,7 +69,7 @@ def published_samples(
     cluster_nodes: int,
     nodes: int,
     progress: Callable[[int], None] | None = None,
-) -> list[PublishedSample]:
+) -> list[Sample]:
     """One sample for each window that begins at `starts_s`, for a chain of jobs of `nodes` nodes.
 
     `progress` is called with the number of samples that are done. Raises InputError where a job asks for more nodes
@@ -117,7 +89,7 @@ def published_samples(
     return samples
 
 
-def _sample(log: JobsLog, start_s: float, cluster_nodes: int, nodes: int) -> PublishedSample:
+def _sample(log: JobsLog, start_s: float, cluster_nodes: int, nodes: int) -> Sample:
     window = _Window(log, start_s, cluster_nodes)
     first_start_s = window.run_until_started(window.submit_at(_FIRST_S, nodes))
     end_s = first_start_s + _CHAIN_S
@@ -131,38 +103,26 @@ def _sample(log: JobsLog, start_s: float, cluster_nodes: int, nodes: int) -> Pub
         follower = (measured if submitted_s > measured.now_s else window).copy()
         second_start_s = follower.run_until_started(follower.submit_at(submitted_s, nodes))
         gaps_min.append(round((second_start_s - end_s) / _MINUTE_S))
-    return PublishedSample(
-        start_s=start_s,
-        nodes=nodes,
-        cluster_nodes=cluster_nodes,
-        first_start_min=round(first_start_s / _MINUTE_S),
-        mean_wait_min=mean_wait_min,
-        pending_jobs=len(state.pending_nodes),
-        free_nodes=state.free_nodes,
-        reactive_min=gaps_min[0],
-        average_min=gaps_min[1],
-    )
+    return {
+        "start": f"{datetime.fromtimestamp(start_s, UTC):%Y-%m-%dT%H:%M:%S}",
+        "node": nodes,
+        "N": cluster_nodes,
+        "first_start_min": round(first_start_s / _MINUTE_S),
+        "avg_wait_min": mean_wait_min,
+        "queue": len(state.pending_nodes),
+        "free": state.free_nodes,
+        "wait_first_min": round((first_start_s - _FIRST_S) / _MINUTE_S),
+        "reactive_min": gaps_min[0],
+        "avg_min": gaps_min[1],
+    }
 
 
-def published_policies(policies: Sequence[str]) -> list[str]:
-    """Those of some policies that the study publishes. Raises InputError where it publishes none of them."""
-    published = [policy for policy in policies if policy in POLICIES]
-    if not published:
-        raise InputError(
-            f"--policy {','.join(policies)}: the published samples are of {' and '.join(POLICIES)} only; leave out "
-            "--as-published for other policies"
-        )
-    return published
-
-
-def published_rows(samples: Sequence[PublishedSample], policies: Sequence[str]) -> list[PolicyRow]:
-    """What each of these policies, of `POLICIES`, came to over the samples."""
-    times_s = np.array([chain.start_s for chain in samples])
+def published_rows(starts_s: FloatArray, samples: Sequence[Sample], policies: Sequence[str]) -> list[PolicyRow]:
+    """What each of these policies, of `POLICIES`, came to over the samples of windows that begin at `starts_s`."""
+    gaps_min = {policy: [int(chain[POLICIES[policy]]) for chain in samples] for policy in policies}
     return [
-        policy_row(
-            policy, samples[0].nodes, times_s=times_s, gaps_s=[_MINUTE_S * chain.minutes(policy) for chain in samples]
-        )
-        for policy in policies
+        policy_row(policy, int(samples[0]["node"]), times_s=starts_s, gaps_s=_MINUTE_S * np.array(gaps))
+        for policy, gaps in gaps_min.items()
     ]
 
 

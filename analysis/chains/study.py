@@ -5,14 +5,14 @@ is asked every hour whether to submit the second job, which is alike. It does so
 as long as what is left of the first. Each wait is that of a copy of the queue in which the second job is submitted at
 that hour. The gap is the start of the second minus the end of the first: an interruption, or an overlap if negative.
 
-Models learn from chains before the test part, of which the waits were known when it begins. In the test part their
-margins follow the waits that are known by then, as they would at a site; the trees stay as they are.
+Models learn from chains of which the waits were known: before the test part, and in it anew each week, as a site does.
+Between, their margins follow from day to day the waits that are known by then.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -38,6 +38,7 @@ _HOUR_S, _DAY_S = 3600.0, 86400.0
 _EVERY_S = 4 * _HOUR_S
 _ASKED = 1 + round(LINK_S / _HOUR_S)  # hours from the start of the first job to its end, both included
 _LEARNED_EVERY = 8  # hours between the moments of a chain that a model learns from
+_LEARNED_ANEW = 7  # days until it does again
 _ROOM_S = 5 * _DAY_S  # a chain begins so long before the log ends, as in the Mirage study
 _RECENT_S = 14 * _DAY_S  # margins come from waits of so long
 _FEWEST_RECENT = 50
@@ -107,14 +108,18 @@ def chain_study(log: JobsLog, *, options: StudyOptions, progress: ProgressReport
                 f"{log.source}: before {_date(test_from_s)} it has {int(is_known.sum()):,} waits of chains, and a "
                 f"model needs {LEAST_WAITS}; choose a later --test-from, or policies that learn nothing"
             )
-        past = history.where(is_known)
         if quantiles:
-            share = used_share(log.where(log.end_s < test_from_s))
-            model = past.model(sorted(set(quantiles.values())), share, options.seed)
-            waits_s = _predicted_by_day(model, history, test, test_from_s)
-            predicted_s |= {policy: waits_s[..., model.quantiles.index(level)] for policy, level in quantiles.items()}
+            levels = sorted(set(quantiles.values()))
+
+            def learn(now_s: float) -> WaitModel:
+                past, share = history.where(history.known_at(now_s)), used_share(log.where(log.end_s < now_s))
+                columns = past.feature_rows, past.waits_s, past.moments_s
+                return WaitModel.fit(*columns, used_share=share, quantiles=levels, seed=options.seed)
+
+            waits_s = _predicted_by_day(learn, history, test, test_from_s)
+            predicted_s |= {policy: waits_s[..., levels.index(level)] for policy, level in quantiles.items()}
         if "forest" in options.policies:
-            predicted_s["forest"] = _forest(past, test.feature_rows, options.seed)
+            predicted_s["forest"] = _forest(history.where(is_known), test.feature_rows, options.seed)
     return [_row(policy, options.nodes, test, predicted_s) for policy in policies]
 
 
@@ -201,12 +206,6 @@ class _History:
         """Some of the waits: those where `waits`, of shape (waits,), is true."""
         return _History(self.moments_s[waits], self.feature_rows[waits], self.waits_s[waits])
 
-    def model(self, quantiles: Sequence[float], share: float, seed: int) -> WaitModel:
-        """A model of these waits."""
-        return WaitModel.fit(
-            self.feature_rows, self.waits_s, self.moments_s, used_share=share, quantiles=quantiles, seed=seed
-        )
-
     def known_at(self, now_s: float) -> NDArray[np.bool_]:
         """(waits,) those that had ended by then.
 
@@ -219,13 +218,20 @@ class _History:
         return is_known
 
 
-def _predicted_by_day(model: WaitModel, history: _History, test: Chains, test_from_s: float) -> FloatArray:
-    """(chains, hours, quantiles) waits in seconds, each with the margins of the day on which it was predicted."""
-    predicted_s = np.empty((*test.waits_s.shape, len(model.quantiles)))
-    days = test.moments_s // _DAY_S
-    later = history.moments_s > model.learned_until_s
+def _predicted_by_day(
+    learn: Callable[[float], WaitModel], history: _History, test: Chains, test_from_s: float
+) -> FloatArray:
+    """(chains, hours, quantiles) waits in seconds, each by what was known on the day on which it was predicted.
+
+    `learn` makes a model of the waits that were known at a time.
+    """
+    model, learn_on = learn(test_from_s), test_from_s // _DAY_S + _LEARNED_ANEW
+    days, predicted_s = test.moments_s // _DAY_S, np.empty((*test.waits_s.shape, len(model.quantiles)))
     for day in np.unique(days).tolist():
-        is_known = history.known_at(max(day * _DAY_S, test_from_s)) & later
+        now_s = max(day * _DAY_S, test_from_s)
+        if day >= learn_on:
+            model, learn_on = learn(now_s), day + _LEARNED_ANEW
+        is_known = history.known_at(now_s) & (history.moments_s > model.learned_until_s)
         newest_s = history.moments_s[is_known].max(initial=0.0)
         recent = history.where(is_known & (history.moments_s > newest_s - _RECENT_S))
         daily = model

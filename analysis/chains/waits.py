@@ -74,8 +74,11 @@ def features(state: QueueState, nodes: int, limit_s: float) -> FloatArray:
     """What a model sees of a job that is submitted at this moment, shape (features,), by the names in `FEATURES`."""
     left_h = np.maximum(state.running_until_s - state.now_s, 0.0) / _HOUR_S
     now = datetime.fromtimestamp(state.now_s, UTC)
-    waits_h = state.recent_waits_s / _HOUR_S
-    has_pending = len(state.pending_nodes) > 0
+    waits_h = state.recent_waits_s if len(state.recent_waits_s) else np.zeros(1)
+    waits_h = waits_h / _HOUR_S
+    first_nodes, first_age_h = 0, 0.0
+    if len(state.pending_nodes):
+        first_nodes, first_age_h = state.pending_nodes[0], (state.now_s - state.pending_since_s[0]) / _HOUR_S
     return np.array(
         [
             nodes,
@@ -87,10 +90,10 @@ def features(state: QueueState, nodes: int, limit_s: float) -> FloatArray:
             len(state.running_nodes),
             state.running_nodes @ left_h,
             *(state.running_nodes[left_h <= hours].sum() for hours in _ENDING_WITHIN_H),
-            waits_h.mean() if len(waits_h) else 0.0,
-            waits_h.max() if len(waits_h) else 0.0,
-            state.pending_nodes[0] if has_pending else 0,
-            (state.now_s - state.pending_since_s[0]) / _HOUR_S if has_pending else 0.0,
+            waits_h.mean(),
+            waits_h.max(),
+            first_nodes,
+            first_age_h,
             min(first_fit_s(state, nodes, limit_s) / _HOUR_S, _LONGEST_H),
             now.hour + now.minute / 60,
             now.weekday(),
@@ -108,15 +111,13 @@ def first_fit_s(state: QueueState, nodes: int, limit_s: float) -> float:
     begins_s, free = _free_by_limits(state)
     earliest: dict[tuple[int, float], float] = {}  # of requests that were planned: an equal one cannot start sooner
     requests = zip(state.pending_nodes.tolist(), state.pending_limit_s.tolist(), strict=True)
-    start_s = math.inf
+    place: int | None = None
     for request in (*requests, (nodes, limit_s)):
         place = _first_place(begins_s, free, *request, earliest.get(request, 0.0))
-        if place is None:
-            start_s = math.inf
-            continue
-        earliest[request] = start_s = begins_s[place]
-        _reserve(begins_s, free, place, *request)
-    return start_s
+        if place is not None:
+            earliest[request] = start_s = begins_s[place]
+            _reserve(begins_s, free, place, *request)
+    return math.inf if place is None else start_s
 
 
 def free_at(running: Iterable[tuple[Sequence[str], float]]) -> dict[str, float]:
@@ -200,6 +201,13 @@ def states_of(log: JobsLog, cluster_nodes: int, times_s: Iterable[float]) -> Ite
             running_until_s=(start_s + limit_s)[running],
             recent_waits_s=waits_s[max(0, started - RECENT_WAITS) : started],
         )
+
+
+def features_of(log: JobsLog, cluster_nodes: int, jobs: JobsLog) -> FloatArray:
+    """(jobs, features) what a model sees of some `jobs` when they were submitted, in the queue of a real history."""
+    states = states_of(log, cluster_nodes, jobs.submit_s)
+    requests = zip(states, jobs.nodes.tolist(), jobs.limit_s.tolist(), strict=True)
+    return np.array([features(*request) for request in requests])
 
 
 def used_share(log: JobsLog) -> float:
@@ -303,38 +311,18 @@ class WaitModel:
 _FIRST_FIT = FEATURES.index("first_fit_h")
 
 
-@dataclass(frozen=True)
-class AverageWait:
-    """What is said of the wait where no model can be fitted."""
-
-    mean_s: float | None
-    """Mean wait of the last jobs; None without any."""
-    n: int
-    """Jobs that the mean is of."""
-    reason: str
-    """Why there is no model, in a sentence."""
-
-
-def site_model(
-    log: JobsLog, cluster_nodes: int, *, quantiles: Sequence[float] = QUANTILES, seed: int = 0
-) -> WaitModel | AverageWait:
-    """A model of the real waits of a site, or their average where the log has fewer than `LEAST_WAITS` jobs.
+def site_model(log: JobsLog, cluster_nodes: int, *, quantiles: Sequence[float] = QUANTILES, seed: int = 0) -> WaitModel:
+    """A model of the real waits of a site. Raises InputError where the log has fewer than `LEAST_WAITS` jobs.
 
     A log does not have the jobs that still wait, so that of the last jobs it has only those that waited little. They
     are left out: those submitted later than 90 % of the last jobs waited before the last start.
     """
-    last = log.where(np.arange(len(log)) >= len(log) - RECENT_WAITS)
-    if len(log):
-        recent_s = float(np.quantile(last.waits_s, 0.9))
-        complete = int(np.searchsorted(log.submit_s, float(log.start_s.max()) - recent_s, side="right"))
-    if len(log) < LEAST_WAITS or complete < LEAST_WAITS:
-        mean_s = float(last.waits_s.mean()) if len(last) else None
-        reason = f"{log.source} has {len(log):,} jobs, and a model of the wait needs {LEAST_WAITS} or more"
-        return AverageWait(mean_s, len(last), reason)
-    jobs = slice(max(0, complete - _MOST_WAITS), complete)
-    requests = zip(log.nodes[jobs].tolist(), log.limit_s[jobs].tolist(), strict=True)
-    states = states_of(log, cluster_nodes, log.submit_s[jobs])
-    feature_rows = np.array([features(state, *request) for state, request in zip(states, requests, strict=True)])
+    recent_s = np.quantile(log.waits_s[-RECENT_WAITS:], 0.9) if len(log) else 0.0
+    complete = int(np.searchsorted(log.submit_s, log.start_s.max(initial=0.0) - recent_s, side="right"))
+    if complete < LEAST_WAITS:
+        raise InputError(f"{log.source} has {len(log):,} jobs, and a model of the wait needs {LEAST_WAITS} or more")
+    learned = log.where((np.arange(len(log)) < complete) & (np.arange(len(log)) >= complete - _MOST_WAITS))
+    feature_rows = features_of(log, cluster_nodes, learned)
     return WaitModel.fit(
-        feature_rows, log.waits_s[jobs], log.submit_s[jobs], used_share=used_share(log), quantiles=quantiles, seed=seed
+        feature_rows, learned.waits_s, learned.submit_s, used_share=used_share(log), quantiles=quantiles, seed=seed
     )

@@ -13,7 +13,7 @@ from ...jobs.formats import preference_of
 from ...store.hostlist import compress
 
 if TYPE_CHECKING:
-    from ...analysis.chains.costs import WaitHours
+    from ...analysis.chains.costs import Estimate
     from ...analysis.placement import Advice, Gain, NodeEvidence
     from ...jobs.price import WaitingPrice
     from ...jobs.slurm import Wait
@@ -322,11 +322,11 @@ def _price_evidence(price: WaitingPrice) -> str:
     )
 
 
-def _with_interval(figure: WaitHours) -> str:
-    hours = f"{_hours(figure.hours)} h"
-    if figure.low_h is None or figure.high_h is None:
+def _with_interval(figure: Estimate) -> str:
+    hours = f"{_hours(figure.value)} h"
+    if figure.low is None or figure.high is None:
         return f"{hours} [{MISSING}]"
-    return f"{hours} [{_hours(figure.low_h)}, {_hours(figure.high_h)}]"
+    return f"{hours} [{_hours(figure.low)}, {_hours(figure.high)}]"
 
 
 def _hours(hours: float) -> str:

@@ -12,10 +12,10 @@ from ...dashboards.words import MISSING, duration, many
 from ...jobs.chain import LinkEnd
 
 if TYPE_CHECKING:
-    from ...analysis.chains.costs import Interval95, PolicyRow
+    from ...analysis.chains.costs import Estimate, PolicyRow
     from ...analysis.chains.jobs_log import JobsLog
     from ...jobs.chain import ChainReport
-    from ...jobs.forecast import Forecast, JobShape, MeanInterval
+    from ...jobs.forecast import Forecast, JobShape
 
 
 # -- the wait of a job -------------------------------------------------------------------------------------------
@@ -131,8 +131,9 @@ def _due(forecast: Forecast, policy: str) -> Iterator[str]:
     yield f"policy {policy}: the next job is submitted {due}"
     if price is not None:
         yield (
-            f"so for {price.n} jobs of about this size lately: interruption {_hours(price.interruption_h)} and "
-            f"overlap {_hours(price.overlap_h)} a link; reactive: interruption {_hours(price.reactive_h)}"
+            f"so for {price.n} jobs of about this size lately: interruption {_estimate(price.interruption_h, 2, ' h')} "
+            f"and overlap {_estimate(price.overlap_h, 2, ' h')} a link; reactive: interruption "
+            f"{_estimate(price.reactive_h, 2, ' h')}"
         )
 
 
@@ -153,11 +154,6 @@ def _links(report: ChainReport) -> Table:
 
 def _clock(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
-
-
-def _hours(figure: MeanInterval) -> str:
-    mean_h, low_h, high_h = figure
-    return f"{mean_h:.2f} h [{MISSING if low_h is None else f'{low_h:.2f}, {high_h:.2f}'}]"
 
 
 # -- a study of ways to submit -----------------------------------------------------------------------------------
@@ -190,12 +186,9 @@ def study_document(log: JobsLog, rows: Sequence[PolicyRow], cluster_nodes: int, 
     """Which way has the least interruption, and what each way came to."""
     columns: TableColumns = [
         ("policy", "policy"),
-        (
-            Column("interruption, h", "number"),
-            lambda row: _estimate(row.interruption_h, row.interruption_interval_h, 2),
-        ),
-        (Column("overlap, h", "number"), lambda row: _estimate(row.overlap_h, row.overlap_interval_h, 2)),
-        (Column("none, %", "number"), lambda row: _estimate(row.none_pct, row.none_interval_pct, 0)),
+        (Column("interruption, h", "number"), lambda row: _estimate(row.interruption_h, 2)),
+        (Column("overlap, h", "number"), lambda row: _estimate(row.overlap_h, 2)),
+        (Column("none, %", "number"), lambda row: _estimate(row.none_pct, 0)),
         (Column("n", "count"), "n"),
         (Column("covered %", "number", 1, drops=1), "coverage_pct"),
         (Column("wasted GPU-h", "number", 2, drops=2), lambda row: row.overlap_gpu_h(gpus_per_node)),
@@ -212,15 +205,13 @@ def study_document(log: JobsLog, rows: Sequence[PolicyRow], cluster_nodes: int, 
 
 
 def _least_interrupted(rows: Sequence[PolicyRow]) -> str:
-    best = min(rows, key=lambda row: row.interruption_h)
+    best = min(rows, key=lambda row: row.interruption_h.value)
     return (
-        f"Least interruption: {best.policy}, {_estimate(best.interruption_h, best.interruption_interval_h, 2)} h a "
-        f"chain, with {_estimate(best.overlap_h, best.overlap_interval_h, 2)} h of overlap (n = {best.n:,} chains)."
+        f"Least interruption: {best.policy}, {_estimate(best.interruption_h, 2)} h a chain, with "
+        f"{_estimate(best.overlap_h, 2)} h of overlap (n = {best.n:,} chains)."
     )
 
 
-def _estimate(figure: float, interval: Interval95, digits: int) -> str:
-    if interval is None:
-        return f"{figure:.{digits}f} [{MISSING}]"
-    low, high = interval
-    return f"{figure:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+def _estimate(figure: Estimate, digits: int, unit: str = "") -> str:
+    interval = MISSING if figure.low is None else f"{figure.low:.{digits}f}, {figure.high:.{digits}f}"
+    return f"{figure.value:.{digits}f}{unit} [{interval}]"

@@ -95,15 +95,15 @@ def _log(waits_s: FloatArray) -> JobsLog:
     return JobsLog(submit_s, start_s, start_s + HOUR_S, limit_s, nodes, "a test")
 
 
-def test_a_price_has_means_and_an_interval_where_there_are_days_enough() -> None:
+def test_a_price_has_means_and_an_interval_where_there_are_several_days() -> None:
     price = forecast.price_of(_log(np.array([0.0, 2, 4, 6, 8, 10]) * HOUR_S), 3 * HOUR_S)
     assert [figure[0] for figure in (price.interruption_h, price.overlap_h, price.reactive_h)] == [16 / 6, 4 / 6, 5]
     low_h, high_h = price.reactive_h[1:]
     assert low_h is not None
     assert high_h is not None
     assert low_h < 5 < high_h
-    few = forecast.price_of(_log(np.array([0.0, 2.0]) * HOUR_S), 0.0)
-    assert (few.n, few.reactive_h) == (2, (1.0, None, None))
+    one = forecast.price_of(_log(np.array([2.0]) * HOUR_S), 0.0)
+    assert (one.n, one.reactive_h) == (1, (2.0, None, None))
 
 
 def test_a_short_history_is_read_once_and_says_that_the_average_is_used(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import gzip
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pytest
 
-from whorl.analysis.chains.costs import PolicyRow
 from whorl.analysis.chains.jobs_log import JobsLog
 from whorl.analysis.chains.policy import LeadPolicy
-from whorl.analysis.chains.published import published_rows, published_samples, published_starts
+from whorl.analysis.chains.published import POLICIES, published_rows, published_samples, published_starts
 from whorl.analysis.chains.queue import Queue
 from whorl.analysis.chains.study import LINK_S, StudyOptions, chain_study
 from whorl.errors import InputError
@@ -24,11 +24,11 @@ DAY_S = 86400.0
 UNLEARNED = ("reactive", "lead6", "lead12", "average", "test-only", "known")
 
 
-def studied(log: JobsLog, policies: tuple[str, ...], days: float, **options: float) -> dict[str, PolicyRow]:
+def studied(log: JobsLog, policies: tuple[str, ...], days: float, **options: float) -> dict[str, dict[str, Any]]:
     """The rows of chains that begin in the last so many days that have room for chains, on 16 nodes."""
     test_from_s = float(log.submit_s[-1]) - (5 + days) * DAY_S
     settings = StudyOptions(16, policies=policies, test_from_s=test_from_s, nodes=2, cost=options.get("cost"))
-    return {row.policy: row for row in chain_study(log, options=settings)}
+    return {row.policy: row.as_dict(4) for row in chain_study(log, options=settings)}
 
 
 def waits_of_reactive(log: JobsLog, first_s: float) -> list[float]:
@@ -48,15 +48,15 @@ def test_reactive_is_the_wait_and_who_knows_the_wait_has_no_interruption() -> No
     log = drawn_log(11, 900, load=1.0)
     rows = studied(log, UNLEARNED, days=3)
     waits_h = waits_of_reactive(log, float(log.submit_s[-1]) - 8 * DAY_S)
-    assert rows["reactive"].n == len(waits_h) == 18
-    assert rows["reactive"].interruption_h == pytest.approx(np.mean(waits_h))
-    assert rows["reactive"].interruption_h > 3
-    assert rows["reactive"].overlap_h == rows["known"].interruption_h == 0
-    assert rows["known"].none_pct == 100
-    assert rows["known"].overlap_h < rows["test-only"].overlap_h
-    assert rows["lead12"].interruption_h <= rows["lead6"].interruption_h <= rows["reactive"].interruption_h
-    assert rows["lead12"].overlap_h >= rows["lead6"].overlap_h
-    predicting = {policy for policy, row in rows.items() if row.coverage_pct is not None}
+    assert rows["reactive"]["n"] == len(waits_h) == 18
+    assert rows["reactive"]["interruption_h"] == pytest.approx(np.mean(waits_h))
+    assert rows["reactive"]["interruption_h"] > 3
+    assert rows["reactive"]["overlap_h"] == rows["known"]["interruption_h"] == 0
+    assert rows["known"]["none_pct"] == 100
+    assert rows["known"]["overlap_h"] < rows["test-only"]["overlap_h"]
+    assert rows["lead12"]["interruption_h"] <= rows["lead6"]["interruption_h"] <= rows["reactive"]["interruption_h"]
+    assert rows["lead12"]["overlap_h"] >= rows["lead6"]["overlap_h"]
+    predicting = {policy for policy, row in rows.items() if row["coverage_pct"] is not None}
     assert predicting == {"average", "test-only"}
 
 
@@ -64,8 +64,8 @@ def test_where_nobody_waits_policies_that_predict_tie_with_reactive() -> None:
     log = drawn_log(12, 500, load=0.15)
     rows = studied(log, (*UNLEARNED, "p75"), days=3)
     for policy in ("reactive", "average", "test-only", "known", "p75"):
-        assert (rows[policy].interruption_h, rows[policy].overlap_h) == pytest.approx((0, 0), abs=0.05)
-    assert rows["lead6"].overlap_h == pytest.approx(6, abs=0.1)
+        assert (rows[policy]["interruption_h"], rows[policy]["overlap_h"]) == pytest.approx((0, 0), abs=0.05)
+    assert rows["lead6"]["overlap_h"] == pytest.approx(6, abs=0.1)
 
 
 def test_an_hour_of_overlap_picks_the_quantile() -> None:
@@ -86,19 +86,16 @@ def test_a_real_log() -> None:
     """Lonestar6 in February on 76 nodes, where the second of two jobs waits 6 h; on 72 nodes it waits for a day."""
     test_from_s = datetime(2023, 2, 1, tzinfo=UTC).timestamp()
     policies = ("reactive", "lead6", "lead12", "p75", "p90", "known")
-    rows = {
-        row.policy: row
-        for row in chain_study(lonestar(), options=StudyOptions(76, policies=policies, test_from_s=test_from_s))
-    }
+    settings = StudyOptions(76, policies=policies, test_from_s=test_from_s)
+    rows = {row.policy: row.as_dict() for row in chain_study(lonestar(), options=settings)}
     reactive, quantile, short, long = (rows[policy] for policy in ("reactive", "p75", "lead6", "lead12"))
-    assert reactive.n == 138
-    assert quantile.interruption_h <= 0.5 * reactive.interruption_h
-    assert quantile.overlap_h <= 1.7
-    slope = (long.overlap_h - short.overlap_h) / (long.interruption_h - short.interruption_h)
-    assert quantile.overlap_h < short.overlap_h + slope * (quantile.interruption_h - short.interruption_h)
-    assert rows["p90"].coverage_pct is not None
-    assert 85 <= rows["p90"].coverage_pct <= 95
-    assert rows["known"].interruption_h == 0
+    assert reactive["n"] == 138
+    assert quantile["interruption_h"] <= 0.5 * reactive["interruption_h"]
+    assert quantile["overlap_h"] <= 1.7
+    slope = (long["overlap_h"] - short["overlap_h"]) / (long["interruption_h"] - short["interruption_h"])
+    assert quantile["overlap_h"] < short["overlap_h"] + slope * (quantile["interruption_h"] - short["interruption_h"])
+    assert 85 <= rows["p90"]["coverage_pct"] <= 95
+    assert rows["known"]["interruption_h"] == 0
 
 
 # -- published ---------------------------------------------------------------------------------------------------------
@@ -130,21 +127,22 @@ def test_samples_are_those_of_the_restated_simulator(nodes: int) -> None:
     rows = rows if is_long() else sample(rows, short=6)
     starts = np.array([seconds(row["start"]) for row in rows])
     samples = published_samples(lonestar(), starts, cluster_nodes=CLUSTER_NODES, nodes=nodes)
-    assert [{name: str(cell) for name, cell in chain.as_row().items()} for chain in samples] == rows
-    reactive, average = published_rows(samples, ["reactive", "average"])
-    assert reactive.overlap_h == 0
-    assert average.interruption_h <= reactive.interruption_h
+    assert [{name: str(cell) for name, cell in chain.items()} for chain in samples] == rows
+    reactive, average = published_rows(starts, samples, ["reactive", "average"])
+    assert reactive.overlap_h.value == 0
+    assert average.interruption_h.value <= reactive.interruption_h.value
     if is_long():
-        figures = [round(figure, 2) for row in (reactive, average) for figure in (row.interruption_h, row.overlap_h)]
+        figures = [round(mean.value, 2) for row in (reactive, average) for mean in (row.interruption_h, row.overlap_h)]
         assert figures == ([3.77, 0, 3.08, 0.36] if nodes == 1 else [6.58, 0, 5.65, 0.17])
-        assert [round(row.none_pct, 1) for row in (reactive, average)] == ([55.7, 60.2] if nodes == 1 else [45.9, 48.5])
+        none_pct = [round(row.none_pct.value, 1) for row in (reactive, average)]
+        assert none_pct == ([55.7, 60.2] if nodes == 1 else [45.9, 48.5])
 
 
 @needs_lonestar
 def test_samples_are_those_of_the_artifact() -> None:
     for day, nodes, policy, reward_s, mean_wait_min in sample(ARTIFACT, short=2):
         (chain,) = published_samples(lonestar(), np.array([seconds(day)]), cluster_nodes=CLUSTER_NODES, nodes=nodes)
-        assert (60 * chain.minutes(policy), chain.mean_wait_min) == (reward_s, mean_wait_min)
+        assert (60 * int(chain[POLICIES[policy]]), chain["avg_wait_min"]) == (reward_s, mean_wait_min)
 
 
 def test_only_windows_that_lie_in_the_log_are_told() -> None:
@@ -172,11 +170,10 @@ def test_models_learn_and_their_margins_follow_a_change_of_load() -> None:
     log = drawn_log(13, jobs, load=load)
     rows = studied(log, ("reactive", "average", "p50", "p90", "forest"), days=6, cost=0.5)
     reactive, quantile = rows["reactive"], rows["p90"]
-    assert reactive.interruption_h > 5
-    assert quantile.interruption_h < 0.3 * reactive.interruption_h
-    assert quantile.coverage_pct is not None
-    assert quantile.coverage_pct >= 75
-    assert rows["p50"].interruption_h >= rows["cost"].interruption_h >= quantile.interruption_h
-    assert rows["p50"].overlap_h <= rows["cost"].overlap_h <= quantile.overlap_h
-    assert rows["forest"].coverage_pct is not None
-    assert quantile.overlap_gpu_h(4) == pytest.approx(8 * quantile.overlap_h)
+    assert reactive["interruption_h"] > 5
+    assert quantile["interruption_h"] < 0.3 * reactive["interruption_h"]
+    assert quantile["coverage_pct"] >= 75
+    assert rows["p50"]["interruption_h"] >= rows["cost"]["interruption_h"] >= quantile["interruption_h"]
+    assert rows["p50"]["overlap_h"] <= rows["cost"]["overlap_h"] <= quantile["overlap_h"]
+    assert rows["forest"]["coverage_pct"] is not None
+    assert quantile["overlap_gpu_h"] == pytest.approx(8 * quantile["overlap_h"])

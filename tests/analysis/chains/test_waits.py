@@ -10,10 +10,10 @@ from whorl.analysis.chains.queue import Queue
 from whorl.analysis.chains.waits import (
     FEATURES,
     LEAST_WAITS,
-    AverageWait,
     QueueState,
     WaitModel,
     features,
+    features_of,
     first_fit_s,
     free_at,
     site_model,
@@ -109,18 +109,14 @@ def test_quantiles_are_ordered_and_right_as_often_as_they_say() -> None:
     assert {n for _, n in model.coverage.values()} == {100}
 
 
-def test_too_little_history_is_an_average() -> None:
+def test_too_little_history_is_a_sentence() -> None:
     feature_rows, waits_s = drawn_waits(0, LEAST_WAITS - 1)
     with pytest.raises(InputError, match=f"499 waits are too little to learn from; a model needs {LEAST_WAITS}"):
         WaitModel.fit(feature_rows, waits_s, np.arange(LEAST_WAITS - 1.0), used_share=0.3)
     log = drawn_log(0, LEAST_WAITS - 1)
-    average = site_model(log, 16)
-    assert isinstance(average, AverageWait)
-    assert (average.mean_s, average.n) == (0.0, 100)
-    assert average.reason == f"drawn from seed 0 has 499 jobs, and a model of the wait needs {LEAST_WAITS} or more"
-    nothing = site_model(log.until(0.0), 16)
-    assert isinstance(nothing, AverageWait)
-    assert (nothing.mean_s, nothing.n) == (None, 0)
+    for jobs in (log, log.until(0.0)):
+        with pytest.raises(InputError, match=f"has {len(jobs)} jobs, and a model of the wait needs {LEAST_WAITS}"):
+            site_model(jobs, 16)
 
 
 @pytest.mark.long
@@ -131,12 +127,8 @@ def test_real_waits_of_a_site_are_covered() -> None:
     first_s = 1_673_740_800.0
     past = log.where(log.start_s < first_s)
     model = site_model(past.since(first_s - 30 * DAY_S), 76)
-    assert isinstance(model, WaitModel)
     coming = log.since(first_s).until(first_s + 4 * DAY_S)
-    states = states_of(log, 76, coming.submit_s)
-    requests = zip(coming.nodes.tolist(), coming.limit_s.tolist(), strict=True)
-    feature_rows = np.array([features(queue, *request) for queue, request in zip(states, requests, strict=True)])
-    covered = float((coming.waits_s <= model.predict(feature_rows)[:, -1]).mean())
+    covered = float((coming.waits_s <= model.predict(features_of(log, 76, coming))[:, -1]).mean())
     assert 0.85 <= covered <= 0.98, f"{covered:.3f} of {len(coming)} waits"
 
 
