@@ -58,12 +58,10 @@ class ApplyOptions:
     """How `whorl advise apply` treats a job."""
 
     dry_run: bool = False
-    release: bool = False
-    """Release a job that its owner holds, once the nodes are excluded."""
+    release: bool = False  # release a job that its owner holds, once the nodes are excluded
     max_delay_s: float | None = None
     """How much later the job may start. None: the gain times its time limit, and at least a minute."""
-    wait_s: float | None = None
-    """How long to wait for Slurm to plan the job. None: `PASSES` of its intervals."""
+    wait_s: float | None = None  # how long to wait for Slurm to plan the job. None: `PASSES` of its intervals.
 
 
 @dataclass(frozen=True)
@@ -92,17 +90,14 @@ class NodeChoice:
 class JobChange:
     """What becomes of a waiting job, or of the alike tasks of an array."""
 
-    job: str
-    """As `scontrol update` takes it."""
+    job: str  # as `scontrol update` takes it
     before: NodeChoice
-    owner: NodeChoice
-    """As its owner wrote it, without what whorl added."""
+    owner: NodeChoice  # as its owner wrote it, without what whorl added
     after: NodeChoice
     notes: tuple[str, ...] = ()
     outcome: str = "unchanged"
     """`unchanged`, `excluded`, or `undone`: as its owner wrote it, because Slurm makes it worse."""
-    start_before: dt.datetime | None = None
-    """When Slurm expected to start it, UTC."""
+    start_before: dt.datetime | None = None  # when Slurm expected to start it, UTC
     start_after: dt.datetime | None = None
 
     @property
@@ -162,8 +157,7 @@ class Applied:
     steering: Steering
     workload: str
     changes: Sequence[JobChange]
-    not_waiting: int
-    """Tasks of the job that wait no longer."""
+    not_waiting: int  # tasks of the job that wait no longer
 
 
 # -- the verbs -------------------------------------------------------------------------------------------------------
@@ -330,8 +324,7 @@ class ExclusionTrial:
     slurm: Slurm
     job: str
     options: ApplyOptions
-    gain_share: float
-    """The share of a job's time that the exclusion saves."""
+    gain_share: float  # the share of a job's time that the exclusion saves
     tell: Callable[[str], None]
 
     def run(self, changes: Sequence[JobChange]) -> list[JobChange]:

@@ -15,7 +15,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
@@ -65,26 +65,14 @@ class BatchJob:
 
 def values(job: BatchJob) -> Mapping[str, Sequence[str]]:
     """What a template can name, as lines; an empty sequence where a value is missing. Raises InputError."""
-    hours, minutes = divmod(job.minutes, 60)
-    single = {
-        "name": job.name,
-        "node": job.node,
-        "gpus": str(job.gpus),
-        "minutes": str(job.minutes),
-        "seconds": str(job.minutes * 60),
-        "walltime": f"{hours:02d}:{minutes:02d}:00",
-        "partition": job.partition,
-        "qos": job.qos,
-        "account": job.account,
-        "nice": None if job.nice is None else str(job.nice),
-        "output": job.output,
+    single = {field.name: getattr(job, field.name) for field in fields(job)} | {
+        "seconds": job.minutes * 60,
+        "walltime": f"{job.minutes // 60:02d}:{job.minutes % 60:02d}:00",
         "command": shlex.join(job.command),
-        "store": job.store,
-        "comment": job.comment,
         "label": f"{job.name} {job.comment}" if job.comment else job.name,  # for schedulers without comments
     }
-    lines: dict[str, Sequence[str]] = {name: () if text is None else (text,) for name, text in single.items()}
-    lines |= {"setup": tuple(job.setup), "option": tuple(job.options)}
+    lines: dict[str, Sequence[str]] = {"setup": single.pop("setup"), "option": single.pop("options")}
+    lines |= {name: () if value is None else (str(value),) for name, value in single.items()}
     for name, texts in lines.items():
         for text in texts:
             if not text.isprintable():

@@ -33,7 +33,6 @@ from .campaign import (
     make_output_folder,
     node_job,
     output_folder,
-    with_cluster,
 )
 from .campaign_status import (
     TRIES,
@@ -43,12 +42,11 @@ from .campaign_status import (
     NodeState,
     NodeStatus,
     assess,
-    last_line,
-    reach,
+    prepare,
     with_output,
     with_outputs,
 )
-from .scheduler import Answer, Patience, Refusal, Scheduler
+from .scheduler import Answer, Patience, Refusal, Scheduler, last_line
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -69,30 +67,20 @@ Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class CampaignListener:
-    """Who hears what a driver does."""
-
-    begins: Callable[[str], None] = lambda _: None  # is called with the campaign's name before the first job
-    progress: Progress = lambda *_: None  # is called with how many of how many nodes are covered, and what goes on
-
-
-SILENT = CampaignListener()
-
-
-@dataclass(frozen=True, slots=True)
-class DriverLimits:
-    """How fast, how far and how patiently a driver works."""
+class DriverOptions:
+    """How fast, how far and how patiently a driver works, and who hears of it."""
 
     max_pending: int = 8  # so many jobs wait in the queue at most
     budget_h: float | None = None  # GPU-hours that the campaign may be allocated
     patience_s: float = 600.0  # so long a scheduler may refuse, or not answer
-    settle_s: float = 20.0
-    """So long a node rests after its job: on a shared file system runs may come late."""
+    settle_s: float = 20.0  # so long a node rests after its job: on a shared file system runs may come late
     tries: int = TRIES  # so many jobs a node gets; more, for nodes that failed and were mended
     once: bool = False  # submit one round, and end
+    begins: Callable[[str], None] = lambda _: None  # is called with the campaign's name before the first job
+    progress: Progress = lambda *_: None  # is called with how many of how many nodes are covered, and what goes on
 
 
-USUAL_LIMITS = DriverLimits()
+USUAL_DRIVER = DriverOptions()
 
 
 def run_campaign(
@@ -101,8 +89,7 @@ def run_campaign(
     *,
     scheduler: Scheduler,
     options: SubmitOptions = USUAL_OPTIONS,
-    limits: DriverLimits = USUAL_LIMITS,
-    listener: CampaignListener = SILENT,
+    driver: DriverOptions = USUAL_DRIVER,
 ) -> CampaignStatus:
     """Run a campaign until every node is covered, has failed, or is not available; or one round of it.
 
@@ -112,13 +99,10 @@ def run_campaign(
     """
     from ..store import Store
 
-    if limits.max_pending < 1:
-        raise InputError(f"at least one job must be allowed to wait, not {limits.max_pending}")
-    opened = store if isinstance(store, Store) else Store.find(store)
-    request = choose_campaign(opened, choice)
-    reach(scheduler)
-    request = with_cluster(request, scheduler)
-    inventory = Inventory.of(scheduler, request, options)  # says what is wrong with the options before a store is made
+    if driver.max_pending < 1:
+        raise InputError(f"at least one job must be allowed to wait, not {driver.max_pending}")
+    # Says what is wrong with the options before a store is made.
+    opened, request, inventory = prepare(store, choice, scheduler, options)
     scheduler.render(node_job(Path("store"), request, inventory.covered[0], options), options.template)
     if opened is None:
         opened = Store.create(store if not isinstance(store, Store) else store.root)
@@ -130,8 +114,8 @@ def run_campaign(
             begun_request = choose_campaign(opened, replace(choice, campaign=request.campaign))
             request = request if begun_request.is_new else begun_request
         make_output_folder(opened.root, request, options)
-        listener.begins(request.campaign)
-        return _Driver(opened, request, options, limits, scheduler, lock, inventory, listener.progress).run()
+        driver.begins(request.campaign)
+        return _Driver(opened, request, options, driver, scheduler, lock, inventory).run()
 
 
 @dataclass
@@ -141,11 +125,10 @@ class _Driver:
     store: Store
     request: CampaignRequest
     options: SubmitOptions
-    limits: DriverLimits
+    limits: DriverOptions
     scheduler: Scheduler
     lock: Lock
     inventory: Inventory
-    progress: Progress
     renewed_s: float = field(default_factory=lambda: time.monotonic())  # when the scheduler was asked for the nodes
     took_s: float = field(default_factory=lambda: time.monotonic())  # when it last refused no job, or had one of ours
     resting_s: dict[str, float] = field(default_factory=dict)  # node -> until when it is not tried again
@@ -159,7 +142,7 @@ class _Driver:
 
     def __post_init__(self) -> None:
         longest_s = 0.0 if self.limits.once else self.limits.patience_s
-        self.patience = Patience(longest_s, lambda sentence: self.progress(*self.covered, sentence))
+        self.patience = Patience(longest_s, lambda sentence: self.limits.progress(*self.covered, sentence))
 
     def run(self) -> CampaignStatus:
         pause_s, before = _FIRST_S, None
@@ -170,7 +153,8 @@ class _Driver:
             self.tell(status, sent)
             if self.limits.once:
                 return self.end(self.look() if sent else status)
-            goes_on = sent or self.limit or self.resting(status) or any(node.live for node in status.nodes)
+            waits = any(map(self.rests, status.of(NodeState.TO_DO))) or any(node.live for node in status.nodes)
+            goes_on = sent or self.limit or waits
             if not goes_on and not self.nodes_came_back(status):
                 return self.end(status)
             states = [(node.name, node.state) for node in status.nodes], sent
@@ -222,11 +206,8 @@ class _Driver:
         return any(node.name in unavailable and not node.obstacle for node in self.inventory.covered)
 
     def rests(self, node: NodeStatus) -> bool:
-        return self.resting_s.get(node.name, 0) > time.monotonic()
-
-    def resting(self, status: CampaignStatus) -> bool:
         """Whether a node waits for its next try."""
-        return any(map(self.rests, status.of(NodeState.TO_DO)))
+        return self.resting_s.get(node.name, 0) > time.monotonic()
 
     def stop_if_hopeless(self, status: CampaignStatus) -> None:
         """Raise SchedulerError where every job ends without a run: to send thousands of them would help nobody."""
@@ -248,11 +229,6 @@ class _Driver:
 
     # -- submitting -------------------------------------------------------------------------------------------------
 
-    def next_nodes(self, status: CampaignStatus) -> list[NodeStatus]:
-        """The nodes that need a job: idle ones first, busy ones in the order in which they become free."""
-        to_do = [node for node in status.of(NodeState.TO_DO) if not self.rests(node)]
-        return sorted(to_do, key=lambda node: (not node.idle, node.tries, node.free_s or math.inf))
-
     def room(self, status: CampaignStatus) -> tuple[int, int]:
         """How many jobs may be sent, and how many of them to busy nodes."""
         pending = [node for node in status.nodes if node.job is not None and node.job.pending]
@@ -270,10 +246,12 @@ class _Driver:
         spent_h = status.allocated_h + sum(self.cost_h(node) for node in status.nodes if node.job is not None)
         room, room_busy = self.room(status)
         sent: list[Event] = []
-        for node in self.next_nodes(status):
+        to_do = [node for node in status.of(NodeState.TO_DO) if not self.rests(node) and node.name not in self.refused]
+        # Idle ones first, busy ones in the order in which they become free.
+        for node in sorted(to_do, key=lambda node: (not node.idle, node.tries, node.free_s or math.inf)):
             if room <= 0 or (room_busy <= 0 and not node.idle):
                 break
-            if node.name in self.refused:
+            if node.name in self.refused:  # since this round began
                 continue
             if spent_h + self.cost_h(node) > budget_h:
                 self.unaffordable_h = self.cost_h(node)
@@ -308,14 +286,10 @@ class _Driver:
         # Whenever the driver is killed, the store knows the campaign of a job that is in the queue.
         self.request = declare_campaign(self.store, self.request)
         assert node.target is not None
-        job = node_job(
-            self.store.root,
-            self.request,
-            node.target,
-            self.options,
-            attempt=node.tries + 1,
-            gpus=_chosen_gpus(node),
-        )
+        # A further try leaves out GPUs that failed, once all are known.
+        good = [gpu.gpu for gpu in node.covered.gpus if gpu.state is not GpuState.FAILED]
+        gpus = good if len(node.covered.gpus) == node.gpus > len(good) else []
+        job = node_job(self.store.root, self.request, node.target, self.options, attempt=node.tries + 1, gpus=gpus)
         return self.scheduler.submit(self.scheduler.render(job, self.options.template), keep=(self.lock.handle,))
 
     def cost_h(self, node: NodeStatus) -> float:
@@ -333,7 +307,7 @@ class _Driver:
         if not status.has_runs and len(status.nodes) > 1:
             sentence += "; the other nodes follow when a first run is stored"
         self.covered = status.count(NodeState.COVERED), len(status.nodes)
-        self.progress(*self.covered, sentence)
+        self.limits.progress(*self.covered, sentence)
 
     def end(self, status: CampaignStatus) -> CampaignStatus:
         """How far it is, with what this driver alone knows."""
@@ -367,12 +341,6 @@ def _on_trial(node: NodeStatus) -> bool:
 def _kind(node: NodeStatus) -> tuple[str | None, int]:
     """What the scheduler's rules on jobs look at: equal for nodes whose jobs differ only in the node."""
     return node.target.partition if node.target else None, node.gpus
-
-
-def _chosen_gpus(node: NodeStatus) -> list[str]:
-    """The GPUs that a further try measures: without those that failed. Empty: all, as long as not all are known."""
-    good = [gpu.gpu for gpu in node.covered.gpus if gpu.state is not GpuState.FAILED]
-    return good if len(node.covered.gpus) == node.gpus > len(good) else []
 
 
 def _submission(request: CampaignRequest, node: NodeStatus, job: str) -> Event:

@@ -36,7 +36,7 @@ from .campaign import (
     select,
     with_cluster,
 )
-from .scheduler import Node, QueuedJob, Scheduler, known
+from .scheduler import Node, QueuedJob, Scheduler, known, last_line
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -147,10 +147,10 @@ WHERE {{campaign}} AND began IS NOT NULL AND ended IS NOT NULL GROUP BY ALL
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What the scheduler has of a campaign's nodes."""
+    """What the scheduler has of a campaign's nodes; nothing where there is no scheduler."""
 
-    nodes: Mapping[str, Node]  # all of the cluster
-    covered: Sequence[CampaignNode]  # those with GPUs that the campaign covers
+    nodes: Mapping[str, Node] = field(default_factory=dict)  # all of the cluster
+    covered: Sequence[CampaignNode] = ()  # those with GPUs that the campaign covers
 
     @classmethod
     def of(cls, scheduler: Scheduler, request: CampaignRequest, options: SubmitOptions) -> Inventory:
@@ -305,7 +305,7 @@ class CampaignStatus:
 
 def assess(
     request: CampaignRequest,
-    inventory: Inventory | None,
+    inventory: Inventory,
     queue: Sequence[QueuedJob],
     store: Store | None,
     *,
@@ -314,27 +314,22 @@ def assess(
 ) -> CampaignStatus:
     """Bring together what the scheduler, called `title`, and the store have. A node gets so many `tries`.
 
-    `inventory` is None where there is no scheduler. Raises InputError as `campaign_jobs` does.
+    Raises InputError as `campaign_jobs` does.
     """
     jobs = campaign_jobs(queue, request, None if store is None else store.root)
     stored = coverage(store, request)
-    names: Mapping[str, str] = {}
-    nodes: Mapping[str, Node] = {}
-    targets: dict[str, CampaignNode] = {}
-    free_s: Mapping[str, float] = {}
-    if inventory is not None:
-        nodes, free_s = inventory.nodes, inventory.free_s(queue)
-        names = known([name for name in stored if name], nodes).names
-        targets = {node.name: node for node in inventory.covered}
+    nodes, free_s = inventory.nodes, inventory.free_s(queue)
+    names = known(filter(None, stored), nodes).names
+    targets = {node.name: node for node in inventory.covered}
     covered: defaultdict[str, NodeCoverage] = defaultdict(NodeCoverage)
     for name in filter(None, stored):  # a node may have a domain in the store that it has not here
         covered[names.get(name, name)].add(stored[name])
-    lost = set(expand(request.nodes or "")) - nodes.keys() if inventory else set()
+    lost = set(expand(request.nodes or "")) - nodes.keys() if nodes else set()
     unlisted = sorted((covered.keys() | jobs.keys() | lost) - targets.keys(), key=by_number)
     statuses = []
     for name in [*targets, *unlisted]:
         unknown = f"{title} lists it without GPUs, or in another partition" if name in nodes else None
-        unknown = unknown or (f"{title} has no such node any more" if inventory else f"{title} did not tell")
+        unknown = unknown or (f"{title} has no such node any more" if nodes else f"{title} did not tell")
         node = NodeStatus(name, NodeState.TO_DO, targets.get(name), covered[name])
         node = _assess_node(node, jobs.get(name, []), tries, unknown=unknown, title=title)
         waits = targets.get(name) and node.state in (NodeState.WAITING, NodeState.TO_DO)
@@ -388,17 +383,6 @@ def with_output(node: NodeStatus, folder: Path) -> NodeStatus:
     return replace(node, why=f"{node.why}; {path} ends: {line}" if line else f"{node.why}; no output in {path}")
 
 
-def last_line(path: Path) -> str | None:
-    """The last line of a file that is not empty, cut; None where there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 4096))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return None
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), None)
-
-
 def campaign_status(store: Store | str | Path, campaign: str | None = None, *, scheduler: Scheduler) -> CampaignStatus:
     """How far a campaign is, by its name, or the newest one. Without a scheduler it tells what the store has.
 
@@ -408,7 +392,7 @@ def campaign_status(store: Store | str | Path, campaign: str | None = None, *, s
 
     opened = store if isinstance(store, Store) else Store.open(store)
     request = find_campaign(opened, campaign)
-    inventory, notes = None, []
+    inventory, notes = Inventory(), list[str]()
     queue: Sequence[QueuedJob] = ()
     try:
         scheduler.check()
@@ -432,14 +416,21 @@ def plan_campaign(
     options: SubmitOptions = USUAL_OPTIONS,
 ) -> CampaignStatus:
     """What a campaign would measure now; nothing is sent, and no store is made."""
+    opened, request, inventory = prepare(store, choice, scheduler, options)
+    return assess(request, inventory, scheduler.queue(), opened, title=scheduler.title)
+
+
+def prepare(
+    store: Store | str | Path, choice: CampaignChoice, scheduler: Scheduler, options: SubmitOptions
+) -> tuple[Store | None, CampaignRequest, Inventory]:
+    """The store, None where there is none yet, the campaign that is meant, and its nodes. Raises as `reach` does."""
     from ..store import Store
 
     opened = store if isinstance(store, Store) else Store.find(store)
     request = choose_campaign(opened, choice)
     reach(scheduler)
     request = with_cluster(request, scheduler)
-    inventory = Inventory.of(scheduler, request, options)
-    return assess(request, inventory, scheduler.queue(), opened, title=scheduler.title)
+    return opened, request, Inventory.of(scheduler, request, options)
 
 
 def reach(scheduler: Scheduler) -> None:

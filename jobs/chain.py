@@ -20,18 +20,20 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
 from ..analysis.chains.policy import LeadPolicy
 from ..errors import InputError, SchedulerError, StoreError
 from ..store.system.locks import Lock, locked
 from .forecast import Forecast, Forecaster, JobShape
-from .scheduler import APART, ENDED, RUNNING, Partition, Patience, QueuedJob, Refusal
+from .scheduler import APART, ENDED, RUNNING, Partition, Patience, QueuedJob, Refusal, last_line
 from .slurm import Slurm, fields_of, limit_seconds
 
 MARK = "whorl-chain"
@@ -57,9 +59,7 @@ class LinkEnd(StrEnum):
     """How a link ended."""
 
     DONE = "done"  # its script ended with status 0, and nobody had asked it to checkpoint
-    CHECKPOINT = (
-        "checkpoint"  # it was asked to checkpoint and left, or its script says with status 75 that there is more to do
-    )
+    CHECKPOINT = "checkpoint"  # it was asked to checkpoint and left, or its script says by status 75: more to do
     TIME_LIMIT = "time limit"
     PREEMPTED = "preempted"  # for good: a job that is requeued stays the same link
     NODE_FAILURE = "node failure"
@@ -105,6 +105,10 @@ class Link:
     def ended_at_once(self) -> bool:
         return self.end is not None and (self.end_s or 0.0) - (self.start_s or 0.0) < AT_ONCE_S
 
+    def follows(self, earlier: Link) -> bool:
+        """Whether it started when the other had ended."""
+        return (earlier.end_s or 0.0) <= (self.start_s or 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Until:
@@ -141,13 +145,12 @@ class ChainOptions:
     patience_s: float = PATIENCE_S
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptEnd:
+class ScriptEnd(NamedTuple):
     """What a link wrote when its script had ended."""
 
     time_s: float
     status: int
-    signals: tuple[str, ...]  # those that it had got: USR1, TERM
+    signals: Sequence[str]  # those that it had got: USR1, TERM
 
 
 @dataclass
@@ -226,7 +229,7 @@ class ChainFolder:
     def ended(self, number: int, job: str | None) -> ScriptEnd | None:
         """How the script of a link ended in this job; None where it did not write that."""
         words = [*self._words(number, "ended"), ""]
-        return ScriptEnd(float(words[1]), int(words[2]), tuple(words[3].split(","))) if words[0] == job else None
+        return ScriptEnd(float(words[1]), int(words[2]), words[3].split(",")) if words[0] == job else None
 
     def _words(self, number: int, event: str) -> list[str]:
         with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -431,13 +434,11 @@ class _Driver:
     def _last_line(self, job: str | None) -> str:
         """The last line of a job's output, for a sentence."""
         fields = self._fields(job)
-        output = fields.get("StdErr") or fields.get("StdOut", "")
-        try:
-            lines = Path(output).read_text(errors="replace").splitlines()
-        except OSError:
-            return ""
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f"; {output} ends with: {last[:200]}" if last else f"; {output} is empty"
+        output = Path(fields.get("StdErr") or fields.get("StdOut", ""))
+        last = last_line(output)
+        if last is None:
+            return f"; {output} is empty" if output.is_file() else ""
+        return f"; {output} ends with: {last}"
 
     def _end_where_due(self) -> None:
         links = {number: link for number, link in self._state.links.items() if not link.settled}
@@ -454,12 +455,7 @@ class _Driver:
             return
         elif self._is_last(newest) or self._options.until.reached(self._state.links, time.time()):
             self._finish(newest)
-        elif (
-            earlier
-            and newest.ended_at_once
-            and earlier.ended_at_once
-            and ((earlier.end_s or 0.0) <= (newest.start_s or 0.0))
-        ):
+        elif earlier and earlier.ended_at_once and newest.ended_at_once and newest.follows(earlier):
             detail = f"it and the link before ended within {AT_ONCE_S:.0f} s, so no more are sent"
             self._finish(replace(newest, end=LinkEnd.FAILED, detail=f"{detail}{self._last_line(newest.job)}"))
 
@@ -578,6 +574,7 @@ class _Driver:
 
 
 _NOT_CHAINED = ("wrap", "test_only", "wait")  # with these sbatch submits another text, none, or does not come back
+_VARIABLES = {"time": "SBATCH_TIMELIMIT", "partition": "SBATCH_PARTITION", "array": "SBATCH_ARRAY_INX"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -604,10 +601,16 @@ def read_script(path: Path, slurm: Slurm, options: Sequence[str] = ()) -> UserSc
     first, _, body = text.partition("\n")
     if not first.startswith("#!"):
         raise InputError(f"{path} is no script that sbatch takes: its first line must be like #!/bin/bash")
-    header = list(_header(body))
-    words = [word for line in header if line.startswith("#SBATCH") for word in _words(path, line[7:])]
-    written = _sbatch_options(words, {})
-    chosen = _sbatch_options(options, {**vars(written), **_of_environment(slurm.environment)})
+    header = list(takewhile(lambda line: line.lstrip()[:1] in ("", "#"), body.splitlines()))
+    words: list[str] = []
+    for line in filter(lambda line: line.startswith("#SBATCH"), header):
+        try:
+            words += shlex.split(line[7:], comments=True)
+        except ValueError as error:
+            raise InputError(f"{path}: the line `{line}` has a quote without its end") from error
+    variables = {name: slurm.environment.get(variable) for name, variable in _VARIABLES.items()}
+    written = vars(_sbatch_options(words, {})) | {name: text for name, text in variables.items() if text}
+    chosen = _sbatch_options(options, written)
     if chosen.array or ":" in options or any(re.match(r"#SBATCH\s+(hetjob|packjob)", line) for line in header):
         raise InputError(f"{path} is an array or a job of several parts: a chain takes scripts of one job")
     for name in _NOT_CHAINED:
@@ -618,28 +621,20 @@ def read_script(path: Path, slurm: Slurm, options: Sequence[str] = ()) -> UserSc
     for name in names:
         if name not in partitions:
             raise InputError(f"{path} asks for partition {name}, but Slurm has only {', '.join(sorted(partitions))}")
-    default = next((row.name for row in partitions.values() if row.default), None)
-    partition = names[0] if names else default
-    limit_s = _limit_s(path, chosen.time, None if partition is None else partitions[partition])
-    least_nodes = re.match(r"\d+", chosen.nodes or "")
-    nodes = int(least_nodes[0]) if least_nodes else _nodes_of_tasks(slurm, text, options)
-    shape = JobShape(nodes=nodes, limit_s=limit_s, partition=partition)
+    defaults = [row.name for row in partitions.values() if row.default]
+    partition = next(iter([*names, *defaults]), None)
+    row = partitions[partition] if partition else Partition("")
+    limit_s = limit_seconds(chosen.time) if chosen.time else 60 * min(row.usual_min, row.longest_min)
+    if not math.isfinite(limit_s):
+        raise InputError(f"{path} has no time limit, so there is nothing to chain: write `#SBATCH --time=24:00:00`")
+    nodes = re.match(r"\d+", chosen.nodes or "")
+    least_nodes = int(nodes[0]) if nodes else 1
+    if not nodes:  # it asks for tasks or GPUs only; what is wrong with it the submission says
+        with contextlib.suppress(SchedulerError, InputError):
+            least_nodes = slurm.test_nodes(options, text) or 1
+    shape = JobShape(nodes=least_nodes, limit_s=limit_s, partition=partition)
     interpreter = shlex.join(first[2:].strip().split(None, 1)) or "/bin/sh"
     return UserScript(path.resolve(), "\n".join(header), text, interpreter, shape, chosen.comment)
-
-
-def _header(text: str) -> Iterator[str]:
-    for line in text.splitlines():
-        if line.strip() and not line.lstrip().startswith("#"):
-            return
-        yield line
-
-
-def _words(path: Path, line: str) -> list[str]:
-    try:
-        return shlex.split(line, comments=True)
-    except ValueError as error:
-        raise InputError(f"{path}: the line `#SBATCH{line}` has a quote without its end") from error
 
 
 def _sbatch_options(words: Sequence[str], defaults: Mapping[str, object]) -> argparse.Namespace:
@@ -656,26 +651,3 @@ def _sbatch_options(words: Sequence[str], defaults: Mapping[str, object]) -> arg
         return parser.parse_known_args(list(words))[0]
     except argparse.ArgumentError as error:
         raise InputError(f"the options of sbatch cannot be read: {error}") from error
-
-
-def _nodes_of_tasks(slurm: Slurm, text: str, options: Sequence[str]) -> int:
-    """The nodes that Slurm would give to a script that asks for tasks or GPUs only; 1 where it does not say."""
-    with contextlib.suppress(SchedulerError, InputError):  # the submission says what is wrong
-        return slurm.test_nodes(options, text) or 1
-    return 1
-
-
-def _of_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    names = {"time": "SBATCH_TIMELIMIT", "partition": "SBATCH_PARTITION", "array": "SBATCH_ARRAY_INX"}
-    return {option: variables[name] for option, name in names.items() if variables.get(name)}
-
-
-def _limit_s(path: Path, text: str | None, partition: Partition | None) -> float:
-    """The time limit of the script, else the one that its partition gives. Raises InputError."""
-    if text:
-        limit_s = limit_seconds(text)
-    else:
-        limit_s = 60 * min(partition.usual_min, partition.longest_min) if partition else math.inf
-    if not math.isfinite(limit_s):
-        raise InputError(f"{path} has no time limit, so there is nothing to chain: write `#SBATCH --time=24:00:00`")
-    return limit_s

@@ -48,8 +48,7 @@ class Price:
     n: int
     interruption_h: Estimate
     overlap_h: Estimate
-    reactive_h: Estimate
-    """The interruption of a successor that is submitted when its predecessor has ended: its wait."""
+    reactive_h: Estimate  # the interruption of a successor that is submitted when its predecessor has ended: its wait
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,10 +50,8 @@ class NodeFinding:
     works: bool
     detail: str
     needed_for: str = ""
-    vital: bool = False
-    """Whether whorl always needs it."""
-    number: int | None = None
-    """How many GPUs it is about."""
+    vital: bool = False  # whether whorl always needs it
+    number: int | None = None  # how many GPUs it is about
 
 
 _CUPY = partial(NodeFinding, "CuPy", needed_for="GPU kernels")

@@ -53,11 +53,9 @@ class PriceRequest:
     """Where the price is taken from; what is not named is found out."""
 
     store: Store
-    log: str | Path | None = None
-    """A saved history of the queue, as `read_log` reads it."""
+    log: str | Path | None = None  # a saved history of the queue, as `read_log` reads it
     cluster_nodes: int | None = None
-    run_time_s: float | None = None
-    """How long such jobs run."""
+    run_time_s: float | None = None  # how long such jobs run
     ask_accounts: bool = True
     """Whether to ask Slurm's accounting, which may take long, where the store has too few jobs."""
 
@@ -68,13 +66,10 @@ class Exclusion:
 
     cluster: str
     excluded_nodes: int
-    job_nodes: int
-    """Nodes of the job that the advice is for."""
+    job_nodes: int  # nodes of the job that the advice is for
     gain: Gain
-    partition: str | None = None
-    """One, or several as Slurm lists them."""
-    site_nodes: int | None = None
-    """Nodes of the partition, or of the cluster, where a scheduler says so."""
+    partition: str | None = None  # one, or several as Slurm lists them
+    site_nodes: int | None = None  # nodes of the partition, or of the cluster, where a scheduler says so
     slurm: Slurm | None = None
 
 
@@ -83,19 +78,13 @@ class WaitingPrice:
     """What an exclusion saves and costs, in hours of a job; intervals of the gain are 90 %, those of waiting 95 %."""
 
     source: str
-    last_day: dt.date
-    """On which a job of the history was submitted, UTC."""
+    last_day: dt.date  # on which a job of the history was submitted, UTC
     waits: ExclusionPrice
-    run_time_h: float
-    """The run of which a share is saved."""
-    run_time_from: str
-    """`median`, of the jobs that count, or `option`, where the user said it."""
-    gain_share: float
-    """What the exclusion saves of a run, of 1."""
-    saved: Estimate
-    """The same of that run, in hours."""
-    run_times_h: FloatArray
-    """(jobs,) of the jobs that count."""
+    run_time_h: float  # the run of which a share is saved
+    run_time_from: str  # `median`, of the jobs that count, or `option`, where the user said it
+    gain_share: float  # what the exclusion saves of a run, of 1
+    saved: Estimate  # the same of that run, in hours
+    run_times_h: FloatArray  # (jobs,) of the jobs that count
 
     @property
     def worth(self) -> bool:

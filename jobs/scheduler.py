@@ -347,6 +347,17 @@ def one_line(text: str) -> str:
     return "; ".join(lines)[:300]
 
 
+def last_line(path: Path) -> str | None:
+    """The last line of a file that is not empty, cut; None where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), None)
+
+
 def utc_time(seconds: str | None) -> datetime | None:
     """Seconds since 1970 as a time; None for what is no number, or 0, by which schedulers mean no time."""
     try:
@@ -384,11 +395,9 @@ def count_of(number: str | None) -> int:
 class NodeNames:
     """Which of a store's nodes a scheduler has: its names for them, and those that it does not know."""
 
-    names: Mapping[str, str]
-    """A store's name -> the scheduler's."""
+    names: Mapping[str, str]  # a store's name -> the scheduler's
     unknown: tuple[str, ...]
-    elsewhere: tuple[str, ...]
-    """Known, but not in the partition asked for."""
+    elsewhere: tuple[str, ...]  # known, but not in the partition asked for
     unclear: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """A scheduler's node -> the nodes of several domains (all unknown) of which it can be one."""
 

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import mul
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,7 @@ _LONG_S = 900.0  # that sacct may take
 _RECENT = dt.timedelta(days=2)
 _NOT_QUEUED = (*_HELD, "Dependency", "BeginTime", "DependencyNeverSatisfied")  # why a job waits, but not for nodes
 _LONGEST_S = 365 * 86_400.0  # what a job without a time limit counts as
-_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_LIMIT = re.compile(r"(?:\d+-)?\d+(?::\d+){0,2}")
 _NONE = {"", "(null)", "N/A", "n/a", "None"}  # how Slurm spells that there is no value
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][\w:/]*)=")
 
@@ -470,16 +471,12 @@ def limit_seconds(text: str) -> float:
     """
     if text.upper() in ("UNLIMITED", "INFINITE", "-1"):
         return math.inf
-    match = _LIMIT.fullmatch(text.strip())
-    if match is None or not any(match.groups()):
+    if not _LIMIT.fullmatch(text.strip()):
         raise InputError(f"{text!r} is no time limit: write 24:00:00, 1-12:00 (days-hours:minutes) or 90 (minutes)")
-    days, first, second, third = match.groups()
-    if days is not None or third is not None:  # days-hours[:minutes[:seconds]]
-        hours, minutes, seconds = first, second, third
-    else:  # minutes[:seconds]
-        hours, minutes, seconds = None, first, second
-    limit_s = int(days or 0) * 86_400.0 + int(hours or 0) * 3600.0 + int(minutes or 0) * 60.0 + int(seconds or 0)
-    return limit_s or math.inf
+    days, has_days, clock = text.strip().rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    units_s = (3600.0, 60.0, 1.0) if has_days or len(parts) == 3 else (60.0, 1.0)
+    return int(days or 0) * 86_400.0 + sum(map(mul, parts, units_s)) or math.inf
 
 
 def _minutes(limit: str) -> float:

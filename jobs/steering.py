@@ -50,8 +50,7 @@ class ScoredWorkload:
     store: Store
     request: AdviceRequest
     kinds: tuple[str, ...]
-    is_kind: bool
-    """Whether the request has the name of a kind, and not that of the work."""
+    is_kind: bool  # whether the request has the name of a kind, and not that of the work
     scores: Scores
 
     @classmethod
@@ -211,8 +210,7 @@ class SiteNodes:
 
     slurm: Slurm | None = None
     listed: Mapping[str, Node] | None = None
-    partition: str | None = None
-    """Of the scheduler: one, or several as Slurm lists them."""
+    partition: str | None = None  # of the scheduler: one, or several as Slurm lists them
 
     @property
     def bounded(self) -> bool:
@@ -224,26 +222,19 @@ class Steering:
     """Advice, and the part of it that is meant for the scheduler."""
 
     advice: Advice
-    placing: Advice
-    """The same over nodes that run jobs at this moment: its sets of GPUs are the ones to ask for."""
+    placing: Advice  # the same over nodes that run jobs at this moment: its sets of GPUs are the ones to ask for
     partition: str | None
-    nodes: Mapping[str, Node]
-    """Those of the partition; empty without a scheduler."""
+    nodes: Mapping[str, Node]  # those of the partition; empty without a scheduler
     names: NodeNames
-    unusable: tuple[str, ...]
-    """Nodes that were measured and run no jobs at this moment."""
-    remarks: tuple[str, ...]
-    """Sentences for people."""
-    scheduler: Slurm | None = None
-    """The one that was asked."""
+    unusable: tuple[str, ...]  # nodes that were measured and run no jobs at this moment
+    remarks: tuple[str, ...]  # sentences for people
+    scheduler: Slurm | None = None  # the one that was asked
     foreign: bool = False
     """Whether a scheduler was asked that has none of the nodes: the advice is on all that were measured."""
-    cluster: Mapping[str, KubeNode] | None = None
-    """The nodes of a Kubernetes cluster, where their state is known."""
+    cluster: Mapping[str, KubeNode] | None = None  # the nodes of a Kubernetes cluster, where their state is known
     price: WaitingPrice | None = None
     """What the exclusion costs in waiting; None where nothing is excluded or the price is not known."""
-    price_reason: str | None = None
-    """Why the price is not known, a sentence; None where it is known or nobody asked."""
+    price_reason: str | None = None  # why the price is not known, a sentence; None where it is known or nobody asked
     workloads: tuple[WorkloadGain, ...] = ()
     """What such a job gains in each workload, the most first; none where a workload was named."""
 

@@ -59,8 +59,7 @@ SCHEMA = "whorl.tune.log/1"
 class TuneStep(Trial):
     """A trial that has ended, with what it was for."""
 
-    stage: str = field(kw_only=True)
-    """'class', 'trial', 'default', 'answer' or 'check'."""
+    stage: str = field(kw_only=True)  # 'class', 'trial', 'default', 'answer' or 'check'
     gpu: str = field(kw_only=True)
 
 
@@ -224,27 +223,23 @@ class TuneBench(Protocol):
 class TuneProgress:
     """How far tuning is."""
 
-    step: TuneStep
-    """What has just ended."""
+    step: TuneStep  # what has just ended
     done: int
-    total: int
-    """Of how many measurements in all, about, so many are done."""
+    total: int  # of about so many measurements in all
 
 
 @dataclass(frozen=True)
 class TuningOptions:
     """How `tune` searches."""
 
-    trials: int = 14
-    """Settings measured in the search, the default among them."""
+    trials: int = 14  # settings measured in the search, the default among them
     safe: bool = False
     """Begin near the default, take only settings that are probably within the bound, end trials over it early."""
     seed: int = 0
     log: Path | None = None
     """A file that gets a line of JSON for each measurement. One that is there is gone on with: what it holds is not
     measured again."""
-    prior: Prior | None = None
-    """What another model's sweep of the same work says; for few trials."""
+    prior: Prior | None = None  # what another model's sweep of the same work says; for few trials
     progress: Callable[[TuneProgress], None] = lambda _: None
 
 
@@ -253,11 +248,9 @@ class TuneShare:
     """By how many % the answer differs from the default, with its 95 % interval (Student's t on paired ln ratios)."""
 
     pct: float
-    low_pct: float | None = None
-    """None, as `high_pct`, where it was measured once or not at all."""
+    low_pct: float | None = None  # None, as `high_pct`, where it was measured once or not at all
     high_pct: float | None = None
-    n: int = 0
-    """Pairs of default and answer; 0 where the default is the answer."""
+    n: int = 0  # pairs of default and answer; 0 where the default is the answer
 
 
 @dataclass(frozen=True)
@@ -268,18 +261,15 @@ class TunedGpu:
     """
 
     gpu: str
-    tuned: bool = False
-    """Whether the search ran on it."""
+    tuned: bool = False  # whether the search ran on it
     default_energy_j: float | None = None
     default_time_s: float | None = None
     energy_j: float | None = None
     time_s: float | None = None
     saved_pct: float | None = None
     slower_pct: float | None = None
-    over: bool | None = None
-    """Whether it is over its bound by more than the noise of its runs."""
-    failure: str | None = None
-    """Why it was left out, in a sentence."""
+    over: bool | None = None  # whether it is over its bound by more than the noise of its runs
+    failure: str | None = None  # why it was left out, in a sentence
 
 
 @dataclass(frozen=True)
@@ -288,34 +278,26 @@ class TuneAnswer:
 
     label: str
     bound: TimeBound
-    bound_s: float
-    """On the tuned GPU, s."""
+    bound_s: float  # on the tuned GPU, s
     default: Setting
-    setting: Setting
-    """The answer: the default where nothing better holds the bound."""
-    within: bool
-    """Whether the answer holds the bound: a default may be over a time that was stated."""
+    setting: Setting  # the answer: the default where nothing better holds the bound
+    within: bool  # whether the answer holds the bound: a default may be over a time that was stated
     saved: TuneShare
     slower: TuneShare
-    noise: float
-    """Relative standard deviation of a trial, as the search took it."""
+    noise: float  # relative standard deviation of a trial, as the search took it
     margin: float
     """Share of the bound that a trial must keep below it to be the answer: twice the noise, of the trial over the
     default where the bound is relative to that."""
-    run_noise: float | None
-    """The noise of the time, as the repeated runs show it; None without repeated runs."""
-    run_noise_n: int
-    """Its degrees of freedom."""
+    run_noise: float | None  # the noise of the time, as the repeated runs show it; None without repeated runs
+    run_noise_n: int  # its degrees of freedom
     trials: tuple[Trial, ...]
     """The default first. None where there was no knob to search: then this is a plan for an administrator (`unset`)."""
     gpus: tuple[TunedGpu, ...]
     unset: tuple[UnsetKnob, ...]
-    commands: tuple[str, ...]
-    """For the administrator: they set the answer."""
+    commands: tuple[str, ...]  # for the administrator: they set the answer
     given_up: tuple[Setting, ...]
     """Answers of the search that were too near the bound, or saved nothing, when they were measured again."""
-    torn_line: int | None
-    """The line of the log that was dropped because it had no end."""
+    torn_line: int | None  # the line of the log that was dropped because it had no end
 
     @property
     def is_default(self) -> bool:

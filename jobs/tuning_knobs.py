@@ -31,14 +31,11 @@ _FEWEST, _MOST, _EVEN = 6, 64, 16
 class UnsetKnob:
     """A knob that is not searched, because it cannot be set here."""
 
-    name: str
-    """As of a `Knob`."""
-    reason: str
-    """A sentence."""
+    name: str  # as of a `Knob`
+    reason: str  # a sentence
     commands: tuple[str, ...]
     """With which an administrator sets it, one for each GPU; W, MHZ or MIN,MAX stands for the value."""
-    values: tuple[float, ...] = ()
-    """The values that there are, where they are known."""
+    values: tuple[float, ...] = ()  # the values that there are, where they are known
 
 
 @dataclass(frozen=True)
@@ -47,8 +44,7 @@ class GpuKnobs:
 
     knobs: tuple[Knob, ...]
     unset: tuple[UnsetKnob, ...] = ()
-    indices: tuple[int, ...] = ()
-    """The numbers of the GPUs in `nvidia-smi`."""
+    indices: tuple[int, ...] = ()  # the numbers of the GPUs in `nvidia-smi`
 
     def limits(self, setting: Setting) -> dict[str, float | None]:
         """The power limit (W) and locked clock (MHz) of a setting, as arguments of `probes.settings.Settings`.

@@ -54,17 +54,13 @@ class ProbeBenchOptions:
     """How thoroughly a trial is measured."""
     knobs: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Parameters of the probe's kernel by name, with the values to try."""
-    gpu: Sequence[str] = ()
-    """GPUs of this node, by name or index; all where none is named."""
-    gpus: int | None = None
-    """Simulated: how many, of which model and seed."""
+    gpu: Sequence[str] = ()  # GPUs of this node, by name or index; all where none is named
+    gpus: int | None = None  # simulated: how many, of which model and seed
     model: str | None = None
     seed: int | None = None
     faults: int | None = None
-    fault: Sequence[str] = ()
-    """Simulated: how many GPUs are faulty, and how."""
-    tell: Callable[[str], None] = lambda _: None
-    """Hears what was restored of a process that crashed before."""
+    fault: Sequence[str] = ()  # simulated: how many GPUs are faulty, and how
+    tell: Callable[[str], None] = lambda _: None  # hears what was restored of a process that crashed before
 
 
 class ProbeBench:

@@ -53,8 +53,7 @@ _LEAST = 1e-3
 class KernelBench:
     """GPUs of one model on which kernels are tried."""
 
-    facts: Mapping[str, Facts]
-    """By UUID."""
+    facts: Mapping[str, Facts]  # by UUID
     gpu_knobs: GpuKnobs
     run: Callable[[Plan, Mapping[str, float | None], int], Report]
     """Runs a plan on all of them, under `power_limit_w` and `lock_clock_mhz`; the number of the run, from 1 on."""
@@ -71,10 +70,8 @@ class StressSearchOptions:
     seed: int = 0
     suite: str = "quick"
     """How thoroughly a trial is measured."""
-    log: Path | None = None
-    """A file that gets a line of JSON for each run of a GPU. One that is there is gone on with."""
-    rivals: Sequence[str] | None = None
-    """Probes to compare with; None for all steady ones of the suite 'standard'."""
+    log: Path | None = None  # a file that gets a line of JSON for each run of a GPU. One that is there is gone on with.
+    rivals: Sequence[str] | None = None  # probes to compare with; None for all steady ones of the suite 'standard'
     progress: Callable[[StressProgress], None] = lambda _: None
 
 
@@ -82,16 +79,12 @@ class StressSearchOptions:
 class KernelScore:
     """What a kernel came to."""
 
-    label: str
-    """'stress', or the probe's name."""
-    setting: KernelSetting
-    """Of the kernel `stress`, all of it; of a probe nothing."""
-    score: RunFigure | None
-    """W, or a ratio of variances. None where it failed."""
+    label: str  # 'stress', or the probe's name
+    setting: KernelSetting  # of the kernel `stress`, all of it; of a probe nothing
+    score: RunFigure | None  # W, or a ratio of variances. None where it failed.
     figure: str = "power"
     """'power' or 'rate': of what it is."""
-    failure: str | None = None
-    """Why there is no score, in a sentence."""
+    failure: str | None = None  # why there is no score, in a sentence
 
     @property
     def value(self) -> float | None:
@@ -105,11 +98,9 @@ class StressProgress:
 
     done: int
     total: int
-    stage: str
-    """'rival', 'trial', 'finalist' or 'check'."""
+    stage: str  # 'rival', 'trial', 'finalist' or 'check'
     tried: KernelScore
-    best: float | None
-    """Of the trials so far."""
+    best: float | None  # of the trials so far
 
 
 @dataclass(frozen=True)
@@ -117,19 +108,13 @@ class StressReport:
     """What the search came to."""
 
     goal: str
-    winner: KernelScore
-    """By runs that had no part in the choice."""
-    best_probe: KernelScore | None
-    """The same of the best probe of the catalogue; None where none ran."""
+    winner: KernelScore  # by runs that had no part in the choice
+    best_probe: KernelScore | None  # the same of the best probe of the catalogue; None where none ran
     trials: Sequence[KernelScore]
-    rivals: Sequence[KernelScore]
-    """The probes, each by as many runs as a trial has."""
-    gpus: Sequence[str]
-    """UUIDs."""
-    unset: Sequence[UnsetKnob]
-    """Knobs of the GPU that cannot be set here, and were not searched."""
-    torn_line: int | None = None
-    """The line of the log that was dropped because it had no end."""
+    rivals: Sequence[KernelScore]  # the probes, each by as many runs as a trial has
+    gpus: Sequence[str]  # UUIDs
+    unset: Sequence[UnsetKnob]  # knobs of the GPU that cannot be set here, and were not searched
+    torn_line: int | None = None  # the line of the log that was dropped because it had no end
 
 
 def search_stress(bench: KernelBench, options: StressSearchOptions | None = None) -> StressReport:

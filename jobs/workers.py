@@ -52,12 +52,9 @@ _TELL_S = 30.0
 class SlurmJobs(TypedDict, total=False):
     """What workers are started with as jobs of Slurm; all else is taken from Dask's `jobqueue.yaml`."""
 
-    account: str | None
-    """Who pays for them."""
-    partition: str | None
-    """Where they run."""
-    wait_s: float
-    """So long the first of them may take to start (s); 600 where it is left out."""
+    account: str | None  # who pays for them
+    partition: str | None  # where they run
+    wait_s: float  # so long the first of them may take to start (s); 600 where it is left out
 
 
 def engine(

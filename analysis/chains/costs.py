@@ -37,8 +37,7 @@ class Estimate(NamedTuple):
 class DrawnBlocks:
     """Blocks of time, drawn with replacement: what happened in one week, or on one day, depends on each other."""
 
-    number: NDArray[np.intp]
-    """(n,) the block of each value, from 0."""
+    number: NDArray[np.intp]  # (n,) the block of each value, from 0
     counts: IntArray
     """(1 + replicates, blocks) how often a block counts; once each in the first row, the only one of a single block."""
 

@@ -14,8 +14,7 @@ from ...errors import InputError
 class LeadPolicy:
     """A policy: by its name, at a quantile of the predicted wait, or at a fixed lead."""
 
-    name: str
-    """reactive (at the end), lead6 (hours), average, test-only, or p75: a quantile."""
+    name: str  # reactive (at the end), lead6 (hours), average, test-only, or p75: a quantile
     quantile: float | None = None
     lead_s: float | None = None
 

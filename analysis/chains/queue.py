@@ -28,8 +28,7 @@ class Submission(NamedTuple):
     submit_s: float
     nodes: int
     limit_s: float
-    run_s: float
-    """Seconds from its start to its end: at most the limit."""
+    run_s: float  # seconds from its start to its end: at most the limit
 
 
 class Queue:

@@ -49,8 +49,7 @@ class StudyOptions:
     """What is studied."""
 
     cluster_nodes: int
-    nodes: int = 1
-    """Of each job of a chain."""
+    nodes: int = 1  # of each job of a chain
     policies: tuple[str, ...] = DEFAULT_POLICIES
     """reactive, lead6 (hours), average, test-only, p75 (a quantile of the predicted wait), forest or known."""
     test_from_s: float | None = None
@@ -64,16 +63,11 @@ class StudyOptions:
 class Chains:
     """Chains at the hours at which a policy is asked. Times are seconds since 1970 (UTC)."""
 
-    begins_s: FloatArray
-    """(chains,) when the first job was submitted."""
-    ends_s: FloatArray
-    """(chains,) when the first job ended."""
-    moments_s: FloatArray
-    """(chains, hours)"""
-    feature_rows: FloatArray
-    """(chains, hours, features) of the second job, were it submitted then."""
-    waits_s: FloatArray
-    """(chains, hours) how long it would have waited."""
+    begins_s: FloatArray  # (chains,) when the first job was submitted
+    ends_s: FloatArray  # (chains,) when the first job ended
+    moments_s: FloatArray  # (chains, hours)
+    feature_rows: FloatArray  # (chains, hours, features) of the second job, were it submitted then
+    waits_s: FloatArray  # (chains, hours) how long it would have waited
     known_gaps_s: FloatArray
     """(chains,) the gap of who knows all waits: of the latest hour at which the second job starts in time."""
 

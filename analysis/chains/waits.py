@@ -57,17 +57,12 @@ class QueueState:
     now_s: float
     free_nodes: int
     cluster_nodes: int
-    pending_nodes: IntArray
-    """(pending,) in the queue's order, as the next two."""
+    pending_nodes: IntArray  # (pending,) in the queue's order, as the next two
     pending_limit_s: FloatArray
-    pending_since_s: FloatArray
-    """When they were submitted."""
-    running_nodes: IntArray
-    """(running,)"""
-    running_until_s: FloatArray
-    """(running,) start + limit."""
-    recent_waits_s: FloatArray
-    """(at most `RECENT_WAITS`,) of the jobs that started last."""
+    pending_since_s: FloatArray  # when they were submitted
+    running_nodes: IntArray  # (running,)
+    running_until_s: FloatArray  # (running,) start + limit
+    recent_waits_s: FloatArray  # (at most `RECENT_WAITS`,) of the jobs that started last
 
 
 def features(state: QueueState, nodes: int, limit_s: float) -> FloatArray:
@@ -228,14 +223,11 @@ class WaitModel:
     conformal prediction: Romano, Patterson, Candes, NeurIPS 2019). Margins grow with the first guess.
     """
 
-    quantiles: tuple[float, ...]
-    """Ascending."""
-    n: int
-    """Waits that it was fitted to."""
+    quantiles: tuple[float, ...]  # ascending
+    n: int  # waits that it was fitted to
     coverage: Mapping[float, tuple[float, int]]
     """Quantile -> the share of so many waits, which came after all that it had learned from, that it was at least."""
-    learned_until_s: float
-    """The trees learned from waits that began until then."""
+    learned_until_s: float  # the trees learned from waits that began until then
     _used_share: float
     _trees: tuple[Any, ...]
     _margins: FloatArray

@@ -59,10 +59,8 @@ class Advice:
     gpus: int
     finding: str
     repeatable: bool
-    sensitive: bool
-    """Whether the GPUs differ enough in this workload to choose among them."""
-    reason: str | None
-    """Why there is nothing to choose by."""
+    sensitive: bool  # whether the GPUs differ enough in this workload to choose among them
+    reason: str | None  # why there is nothing to choose by
     exclude: tuple[str, ...]
     prefer: tuple[str, ...]
     nodes: tuple[NodeEvidence, ...]
@@ -79,10 +77,8 @@ class Advice:
     """GPUs that are slow beyond doubt, but in one sitting; only where nobody knows what repeats. None is excluded."""
     references: tuple[Reference, ...] = ()
     """What the scores are relative to: the GPUs of one model, or of each of its board variants."""
-    usual_ms: float = math.nan
-    """The time of the median GPU of all that are compared."""
-    kinds: tuple[Advice, ...] = ()
-    """Where the GPUs are of several models, the advice on each: see `together`."""
+    usual_ms: float = math.nan  # the time of the median GPU of all that are compared
+    kinds: tuple[Advice, ...] = ()  # where the GPUs are of several models, the advice on each: see `together`
     kind: str = ""
     """The kind of the workload that it rests on, as the scores call it: `workload` is a shorter name where GPUs are of
     several models. "" for all of `kinds`."""
@@ -119,12 +115,9 @@ class WorkloadGain:
     """What a job gains in one workload by the best set of GPUs, against random ones, as a scheduler takes them."""
 
     workload: str
-    gpus: int
-    """GPUs that are compared."""
-    runs: int
-    """Runs that the scores rest on."""
-    gain: Gain | None
-    """None where no gain is known: `reason` says why."""
+    gpus: int  # GPUs that are compared
+    runs: int  # runs that the scores rest on
+    gain: Gain | None  # None where no gain is known: `reason` says why
     reason: str | None = None
 
     @property

@@ -43,17 +43,13 @@ _SEVERAL_MODELS = 0.15
 class AdviceOptions(SynchronousJob):
     """What a user may state for `advise`, of the job and of the nodes. Raises `InputError`."""
 
-    partition: Collection[str] | None = None
-    """The nodes that may be used; all, where None."""
+    partition: Collection[str] | None = None  # the nodes that may be used; all, where None
     hard: float = HARD
-    soft: float = SOFT
-    """Slowdowns from which a node is excluded or put behind others, if its interval lies above."""
+    soft: float = SOFT  # slowdowns: with its interval above `hard` a node is excluded, above `soft` put behind others
     max_share: float | None = None
     """Of the nodes, never more than this share is excluded; None: `MAX_SHARE`, or one node."""
-    max_age: float = MAX_AGE_DAYS
-    """Days from which a score may be out of date."""
-    now: datetime = field(default_factory=lambda: datetime.now(UTC).replace(tzinfo=None))
-    """UTC without zone."""
+    max_age: float = MAX_AGE_DAYS  # days from which a score may be out of date
+    now: datetime = field(default_factory=lambda: datetime.now(UTC).replace(tzinfo=None))  # UTC without zone
 
     def __post_init__(self) -> None:
         factors = {"hard": self.hard, "soft": self.soft, "locality-penalty": self.locality_penalty}
@@ -75,31 +71,25 @@ class NodeEvidence:
     node: str
     tier: str
     """"hard": certainly slower than `hard`; "soft": certainly slower than `soft`, used for weights only."""
-    excluded: bool
-    """Whether the advice excludes it. Not all hard nodes are excluded if there are too many."""
+    excluded: bool  # whether the advice excludes it. Not all hard nodes are excluded if there are too many.
     worst_gpu: str
-    worst_gpu_name: str
-    """`node/slot` where that is known, else as `worst_gpu`."""
-    slowdown: float
-    """Over the median GPU of `reference`."""
+    worst_gpu_name: str  # `node/slot` where that is known, else as `worst_gpu`
+    slowdown: float  # over the median GPU of `reference`
     lower: float
     upper: float
     runs: int
     run_ids: tuple[str, ...]
     newest: datetime | None
-    simulated: bool
-    """True for simulated GPUs, which have no age."""
+    simulated: bool  # True for simulated GPUs, which have no age
     age_days: float | None
-    stale: str | None
-    """Why the evidence may be out of date."""
+    stale: str | None  # why the evidence may be out of date
     sm_clock_mhz: float | None
     power_w: float | None
     temperature_c: float | None
     fleet_sm_clock_mhz: float | None
     fleet_power_w: float | None
     fleet_temperature_c: float | None
-    reference: str
-    """The GPUs that it is compared with, in words: of its model and board variant."""
+    reference: str  # the GPUs that it is compared with, in words: of its model and board variant
 
 
 @dataclass(frozen=True)
@@ -108,14 +98,11 @@ class Staleness:
 
     newest: datetime | None
     newest_days: float | None
-    oldest_days: float | None
-    """Of the GPU whose last measurement is longest ago."""
+    oldest_days: float | None  # of the GPU whose last measurement is longest ago
     stale_gpus: int
     gpus: int
-    simulated_gpus: int
-    """How many GPUs are simulated: they have no age."""
-    says: str | None
-    """A sentence, where something is out of date."""
+    simulated_gpus: int  # how many GPUs are simulated: they have no age
+    says: str | None  # a sentence, where something is out of date
 
     @classmethod
     def together(cls, parts: Sequence[Staleness]) -> Staleness:
@@ -280,14 +267,10 @@ class Suspect:
     gpu: str
     gpu_name: str
     node: str | None
-    slowdown: float
-    """Its time in the workload over that of the median GPU."""
-    p: float | None
-    """The chance that a healthy GPU lies so far out, over all workloads."""
-    finding: str
-    """What the judge calls it."""
-    workloads: tuple[str, ...]
-    """In which it shows."""
+    slowdown: float  # its time in the workload over that of the median GPU
+    p: float | None  # the chance that a healthy GPU lies so far out, over all workloads
+    finding: str  # what the judge calls it
+    workloads: tuple[str, ...]  # in which it shows
 
 
 def suspects(store: Store, scores: Scores, workloads: Iterable[str], soft: float) -> dict[str, tuple[Suspect, ...]]:

@@ -50,10 +50,8 @@ class LogTimes:
     """
 
     x: Floats
-    starts: Ints
-    """(gpus + 1,) where the runs of each GPU begin."""
-    job: Ints
-    """(runs,) the job of a run, -1 for a run of its own."""
+    starts: Ints  # (gpus + 1,) where the runs of each GPU begin
+    job: Ints  # (runs,) the job of a run, -1 for a run of its own
 
     @classmethod
     def of(cls, x: Floats, owner: Ints, count: int, job: Ints) -> LogTimes:
@@ -94,17 +92,12 @@ class Posterior:
     belief: Floats
     lower: Floats
     upper: Floats
-    repeatable: bool
-    """Whether the test showed that differences between GPUs repeat; if not, every score is exactly 1."""
-    reason: str | None
-    """Why the GPUs cannot be distinguished."""
+    repeatable: bool  # whether the test showed that differences between GPUs repeat; if not, every score is exactly 1
+    reason: str | None  # why the GPUs cannot be distinguished
     p: float | None
-    standing_out: Mask
-    """(gpus,) that differ from the fleet even for the largest of so many."""
-    table: Singles
-    """(refits, rows, probabilities) quantile functions, in scores."""
-    row: Ints
-    """(gpus,) the row of a GPU in `table`; GPUs that cannot be distinguished share one."""
+    standing_out: Mask  # (gpus,) that differ from the fleet even for the largest of so many
+    table: Singles  # (refits, rows, probabilities) quantile functions, in scores
+    row: Ints  # (gpus,) the row of a GPU in `table`; GPUs that cannot be distinguished share one
 
     def draw(self, rng: np.random.Generator) -> Floats:
         """(gpus,) scores as they may be, all of one refit of the prior."""
@@ -172,8 +165,7 @@ class PermutationTest:
     """The answer of the permutation test over the GPUs with two runs or more."""
 
     p: float
-    standing_out: Mask
-    """(gpus,) whose ratio passes what chance gives the largest of all GPUs, but once in twenty times."""
+    standing_out: Mask  # (gpus,) whose ratio passes what chance gives the largest of all GPUs, but once in twenty times
 
     @property
     def repeatable(self) -> bool:
@@ -430,8 +422,7 @@ class Atoms:
 
     at: Floats
     step: float
-    error: float
-    """The usual standard error of a GPU's median."""
+    error: float  # the usual standard error of a GPU's median
 
     def span(self, runs: LogTimes) -> float:
         """The largest distance of a run from an atom."""

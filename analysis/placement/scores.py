@@ -41,15 +41,11 @@ SEED = 2022
 class Reference:
     """A set of GPUs that are compared with each other."""
 
-    model: str | None
-    """None if the store does not name it."""
-    vbios: str | None
-    """Only where the boards of the model differ by it."""
+    model: str | None  # None if the store does not name it
+    vbios: str | None  # only where the boards of the model differ by it
     gpus: int
-    nodes: int
-    """How many of the known nodes have them."""
-    usual_ms: float
-    """The time of the median GPU."""
+    nodes: int  # how many of the known nodes have them
+    usual_ms: float  # the time of the median GPU
 
     def __str__(self) -> str:
         words = [self.model or "", "" if self.vbios is None else f"VBIOS {self.vbios}"]
@@ -69,45 +65,31 @@ class WorkloadScores:
     workload: str
     runs: Ints
     """How many runs a score rests on; of coupled GPUs, how many jobs; where runs of a day are alike, how many days."""
-    raw: Floats
-    """The measured level of the GPU, as the judge has it, over that of the fleet's median GPU."""
-    belief: Floats
-    """The posterior mean of the score; exactly 1 for GPUs that cannot be distinguished."""
+    raw: Floats  # the measured level of the GPU, as the judge has it, over that of the fleet's median GPU
+    belief: Floats  # the posterior mean of the score; exactly 1 for GPUs that cannot be distinguished
     lower: Floats
     upper: Floats
     """A 90 % interval of the score in another sitting, at another time; NaN if it is not known which differences
     repeat."""
-    standing_out: Mask
-    """GPUs that stand out: they differ by more than chance gives the largest of all GPUs."""
+    standing_out: Mask  # GPUs that stand out: they differ by more than chance gives the largest of all GPUs
     newest: npt.NDArray[np.datetime64]
     sm_clock_mhz: Floats
     power_w: Floats
-    temperature_c: Floats
-    """Medians over the GPU's runs."""
-    repeatable: bool
-    """Whether the test showed that differences between GPUs repeat, at the 5 % level."""
-    reason: str | None
-    """Why not."""
-    p: float | None
-    """Of the permutation test."""
-    references: tuple[Reference, ...]
-    """What the GPUs are compared with: one set, or one for each board variant."""
-    reference: Ints
-    """The number of each GPU's reference; -1 for a GPU not measured."""
-    unit: Ints
-    """The set of GPUs that a GPU is scored with; -1 for a GPU not measured."""
-    posterior: Posterior
-    """Of the units."""
+    temperature_c: Floats  # as the clock and the power, a median over the runs of the GPU
+    repeatable: bool  # whether the test showed that differences between GPUs repeat, at the 5 % level
+    reason: str | None  # why not
+    p: float | None  # of the permutation test
+    references: tuple[Reference, ...]  # what the GPUs are compared with: one set, or one for each board variant
+    reference: Ints  # the number of each GPU's reference; -1 for a GPU not measured
+    unit: Ints  # the set of GPUs that a GPU is scored with; -1 for a GPU not measured
+    posterior: Posterior  # of the units
     later: Floats
     """(units,) the scale of Student's t with `freedom` degrees by which another sitting differs from the score in the
     long run, as a logarithm; NaN where it is not known."""
     freedom: float
-    usual_ms: float
-    """The time of the fleet's median GPU."""
-    run_ids: Mapping[str, tuple[str, ...]]
-    """The runs of each GPU, in the order of time."""
-    notes: tuple[str, ...] = ()
-    """What was left out or assumed in this workload, sentences."""
+    usual_ms: float  # the time of the fleet's median GPU
+    run_ids: Mapping[str, tuple[str, ...]]  # the runs of each GPU, in the order of time
+    notes: tuple[str, ...] = ()  # what was left out or assumed in this workload, sentences
 
     def draw(self, rng: np.random.Generator) -> Floats:
         """(gpus,) what the scores may be: one draw, of all together, from what the runs leave open.
@@ -152,17 +134,13 @@ class Scores:
 
     cluster: str
     workloads: tuple[str, ...]
-    gpus: tuple[str, ...]
-    """Every GPU measured in one of the workloads, by node, slot and name: the order of all arrays."""
+    gpus: tuple[str, ...]  # every GPU measured in one of the workloads, by node, slot and name: the order of all arrays
     places: tuple[GpuPlace, ...]
-    of: Mapping[str, WorkloadScores]
-    """The scores of each workload, made when they are first asked for."""
-    general: tuple[str, ...]
-    """What was left out or assumed in all workloads, sentences."""
+    of: Mapping[str, WorkloadScores]  # the scores of each workload, made when they are first asked for
+    general: tuple[str, ...]  # what was left out or assumed in all workloads, sentences
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Workloads that have runs but no scores, and the sentence that says why."""
-    unscored: tuple[str, ...] = ()
-    """The same as sentences of their own, of those that were meant to have scores."""
+    unscored: tuple[str, ...] = ()  # the same as sentences of their own, of those that were meant to have scores
 
     @cached_property
     def nodes(self) -> tuple[str | None, ...]:

@@ -30,10 +30,8 @@ _CELLS, _MANY_CELLS, _AT_ONCE = 1 << 28, 1 << 25, 1 << 22
 class NodeLayout:
     """The GPUs that a job may have, by number, and how they stand in nodes."""
 
-    node: Ints
-    """(gpus,) the number of each GPU's node; -1 for none."""
-    locality: float = 1.0
-    """Factor on the time of a job that spans nodes."""
+    node: Ints  # (gpus,) the number of each GPU's node; -1 for none
+    locality: float = 1.0  # factor on the time of a job that spans nodes
 
     @classmethod
     def of(cls, nodes: Iterable[str | None], locality: float = 1.0) -> NodeLayout:
@@ -199,8 +197,7 @@ class PlacedSet:
 
     nodes: tuple[str, ...]
     gpus: tuple[str, ...]
-    gpu_names: tuple[str, ...]
-    """`node/slot` where that is known, else as in `gpus`."""
+    gpu_names: tuple[str, ...]  # `node/slot` where that is known, else as in `gpus`
     slowdown: float
     lower: float
     upper: float
@@ -226,8 +223,7 @@ class Gain:
     median: float = 0.0
     lower: float = 0.0
     upper: float = 0.0
-    measurable: bool = False
-    """Whether the interval lies above 0."""
+    measurable: bool = False  # whether the interval lies above 0
 
     @classmethod
     def of(cls, choice: str, against: str, took: Floats, baseline: Floats) -> Self:

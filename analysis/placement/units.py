@@ -44,13 +44,10 @@ class GpuPlace:
 
     node: str | None = None
     slot: int | None = None
-    drivers: tuple[tuple[datetime | None, str], ...] = ()
-    """(first seen, driver version) in the order of time."""
-    simulated: bool = False
-    """Whether all its runs say that the GPU is simulated: then their times are simulated too."""
+    drivers: tuple[tuple[datetime | None, str], ...] = ()  # (first seen, driver version) in the order of time
+    simulated: bool = False  # whether all its runs say that the GPU is simulated: then their times are simulated too
     model: str | None = None
-    vbios: str | None = None
-    """As seen last."""
+    vbios: str | None = None  # as seen last
 
 
 @dataclass(frozen=True)
@@ -59,8 +56,7 @@ class FleetRuns:
 
     cluster: str
     workloads: tuple[str, ...]
-    runs: pl.DataFrame
-    """As `measurements` gives them, with run_id; `gpu` is the name of the physical GPU."""
+    runs: pl.DataFrame  # as `measurements` gives them, with run_id; `gpu` is the name of the physical GPU
     places: dict[str, GpuPlace]
     notes: tuple[str, ...]
     unusable: dict[str, str]
@@ -311,18 +307,13 @@ class ComparedUnits:
     """The units of a workload that can be told apart, with their runs."""
 
     runs: LogTimes
-    unit: Ints
-    """(gpus,) the unit of each GPU; -1 where none of its runs counts."""
-    coupled: bool
-    """Whether jobs couple the GPUs, so that a unit is a set of GPUs and a run is a job."""
-    crossing: int
-    """Runs of jobs over several nodes, which say too little about one of them: left out."""
+    unit: Ints  # (gpus,) the unit of each GPU; -1 where none of its runs counts
+    coupled: bool  # whether jobs couple the GPUs, so that a unit is a set of GPUs and a run is a job
+    crossing: int  # runs of jobs over several nodes, which say too little about one of them: left out
     sitting: str | None
     """"day" or "hour" where runs of such a sitting are more alike than others and count as one."""
-    sitting_share: float
-    """Of the variance between runs of one GPU, what those sittings take."""
-    levels: Levels
-    """Their levels, as the judge has them: the measured level, and how much another sitting may differ."""
+    sitting_share: float  # of the variance between runs of one GPU, what those sittings take
+    levels: Levels  # their levels, as the judge has them: the measured level, and how much another sitting may differ
 
 
 def units(runs: Runs) -> ComparedUnits:

@@ -100,23 +100,23 @@ def run_campaign(store: Store | str | Path, *names: str, **options: Unpack[RunOp
     that cannot be used, StoreError where the store cannot be written, SchedulerError where the scheduler refuses for
     too long.
     """
-    limits = _stated(
+    driver = _stated(
         max_pending=options.get("max_pending"),
         budget_h=_hours(options.get("budget")),
         patience_s=seconds_of(options.get("patience")),
         settle_s=seconds_of(options.get("settle")),
         tries=options.get("tries"),
         once=options.get("once"),
+        progress=options.get("progress"),
+        begins=options.get("begins"),
     )
     scheduler = find_scheduler(options.get("scheduler"))
-    listeners = _stated(progress=options.get("progress"), begins=options.get("begins"))
     status = campaign_driver.run_campaign(
         store,
         campaign_choice(names, options),
         scheduler=scheduler,
         options=submit_options(options),
-        limits=campaign_driver.DriverLimits(**limits),
-        listener=campaign_driver.CampaignListener(**listeners),
+        driver=campaign_driver.DriverOptions(**driver),
     )
     return _status(status, store, scheduler)
 

@@ -27,9 +27,11 @@ from ...store.importing import tags as tag_files
 from ...store.importing.content import LINE, load
 from ...store.importing.superseding import KEY, conformed, new_events, new_records, newest
 from ...store.schema import JOBS, arrow_rows
+from ...store.system import files
 from ...store.vocabulary import GpuFrom, JobSource, TagState
 from ..slurm import Slurm
 from . import mapping, sacct, tags
+from .mapping import EVERY_NODE, gpus_of
 
 PSEUDONYM = "user-"  # begins the pseudonym of a user
 _KEY_FILE = "pseudonyms.key"
@@ -38,11 +40,14 @@ _DIGITS = 16  # hexadecimal digits: of a million names two are alike with a chan
 
 
 def pseudonym_key(root: Path, *, make: bool) -> bytes | None:
-    """The store's key; if there is none, a new one where `make`, else None. Raises StoreError."""
+    """The store's key; if there is none, a new one where `make`, else None. Raises StoreError.
+
+    Who makes one holds the store's lock of importers.
+    """
     path = root / _KEY_FILE
-    if make:
-        _make_key(path)
     try:
+        if make and not path.exists():
+            files.put(path, os.urandom(_KEY_BYTES), 0o600)
         secret = path.read_bytes()
     except FileNotFoundError:
         return None
@@ -53,26 +58,6 @@ def pseudonym_key(root: Path, *, make: bool) -> bytes | None:
     if len(secret) != _KEY_BYTES:
         raise StoreError(f"{path} is damaged: restore it from a backup; with another key users get other pseudonyms")
     return secret
-
-
-def _make_key(path: Path) -> None:
-    """Make a key, all of it at once, unless there is one."""
-    temporary = path.with_name(f".{path.name}-{os.getpid()}")
-    try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123
-            file.write(os.urandom(_KEY_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, path)  # fails if another import was first
-        except FileExistsError:
-            pass
-        finally:
-            temporary.unlink()
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise StoreError(f"the key {path} cannot be made: {error.strerror}") from error
 
 
 def pseudonymised(rows: pl.DataFrame, secret: bytes) -> pl.DataFrame:
@@ -104,20 +89,15 @@ _OTHER_CLUSTER = (
 class JobSources:
     """Where jobs are imported from, and what is known of them."""
 
-    since: datetime | None = None
-    """Ask sacct for jobs from this time on, up to `until` (UTC, without zone)."""
+    since: datetime | None = None  # ask sacct for jobs from this time on, up to `until` (UTC, without zone)
     until: datetime | None = None
-    file: Path | None = None
-    """The saved output of sacct."""
-    tag_folders: Sequence[Path] = ()
-    """The store's own folder of tags is always read."""
+    file: Path | None = None  # the saved output of sacct
+    tag_folders: Sequence[Path] = ()  # the store's own folder of tags is always read
     cluster: str | None = None
     time_zone: str | None = None
-    gpus_per_node: Sequence[str] = ()
-    """How many GPUs nodes have: 4, or n[01-18]=8."""
+    gpus_per_node: Sequence[str] = ()  # how many GPUs nodes have: 4, or n[01-18]=8
     anonymise: bool = False
-    clear: bool = False
-    """Remove the tags that were stored."""
+    clear: bool = False  # remove the tags that were stored
 
 
 @dataclass
@@ -184,16 +164,16 @@ def import_jobs(store: str | Path | Store, sources: JobSources) -> ImportReport:
             "say what to import: --since DATE asks sacct, --log FILE reads its saved output, --tags FOLDER reads tags"
         )
     report = ImportReport()
-    capacity = Capacity.of(sources.gpus_per_node)
+    capacity = tag_capacity = stated_capacity(sources.gpus_per_node)
     accounts, about = _accounts(sources)
     spool = tag_files.read(folders)
-    if sources.since is not None or any(
-        event.by_index and capacity.of_node(event.node) is None for event in spool.events
-    ):
-        tag_capacity = capacity.or_slurm(report)
+    unclear = any(event.by_index and gpus_of(event.node, capacity) is None for event in spool.events)
+    if sources.since is not None or unclear:
+        try:
+            tag_capacity = {node.name: node.gpus for node in Slurm().nodes().values() if node.gpus} | capacity
+        except SchedulerError as error:
+            report.notes.append(f"how many GPUs a node has is not known: {error}")
         capacity = capacity if sources.since is None else tag_capacity
-    else:
-        tag_capacity = capacity
     opened = store if isinstance(store, Store) else Store.create(store)
     with opened.exclusive():
         work = _Import(opened, pseudonym_key(opened.root, make=sources.anonymise), capacity, report)
@@ -229,53 +209,15 @@ def _note_names(store: Store, secret: bytes | None, report: ImportReport, *, ano
         report.notes.append("this store keeps pseudonyms of users and accounts (it has a key), and so does this import")
 
 
-@dataclass(frozen=True)
-class Capacity:
-    """How many GPUs each node has. The store may know only some of them: those that somebody measured."""
-
-    by_node: Mapping[str, int]
-    default: int | None = None
-    """Of all nodes that are not named."""
-
-    @classmethod
-    def of(cls, texts: Sequence[str]) -> Capacity:
-        """The numbers in texts such as `4` and `n[01-18]=8`. Raises InputError."""
-        numbers: dict[str, int] = {}
-        default = None
-        for text in texts:
-            match = _CAPACITY.fullmatch(text)
-            if match is None:
-                raise InputError(f"gpus-per-node={text} is not [NODES=]NUMBER: write 4, or n[01-18]=8 for some nodes")
-            if match[1]:
-                numbers |= dict.fromkeys(hostlist.expand(match[1]), int(match[2]))
-            else:
-                default = int(match[2])
-        return cls(numbers, default)
-
-    def of_node(self, node: str) -> int | None:
-        return self.by_node.get(node, self.default)
-
-    def over(self, numbers: Mapping[str, int]) -> Capacity:
-        """These numbers, and for nodes that have none here those of `numbers`."""
-        return Capacity({**numbers, **self.by_node}, self.default)
-
-    def or_slurm(self, report: ImportReport) -> Capacity:
-        """These numbers, and what Slurm has configured; where it does not answer, the report says so."""
-        try:
-            return self.over({node.name: node.gpus for node in Slurm().nodes().values() if node.gpus})
-        except SchedulerError as error:
-            report.notes.append(f"how many GPUs a node has is not known: {error}")
-            return self
-
-    def or_learnt(self, store: Store, clusters: Sequence[str], nodes: pl.Series) -> Capacity:
-        """These numbers, and what earlier imports knew: of jobs that had all GPUs of a node."""
-        rows = store.scan(JOBS.name).filter(
-            (pl.col("gpu_from") == GpuFrom.WHOLE_NODE.value)
-            & pl.col("cluster").is_in(clusters)
-            & pl.col("node").is_in(nodes.unique().implode())
-        )
-        of_jobs = rows.group_by("allocation", "recorded", "node").agg(pl.col("gpu").n_unique().alias("gpus"))
-        return self.over(dict(store.collect(of_jobs.group_by("node").agg(pl.col("gpus").max())).iter_rows()))
+def stated_capacity(texts: Sequence[str]) -> dict[str, int]:
+    """How many GPUs nodes have, from texts such as `4` (`EVERY_NODE`) and `n[01-18]=8`. Raises InputError."""
+    numbers: dict[str, int] = {}
+    for text in texts:
+        match = _CAPACITY.fullmatch(text)
+        if match is None:
+            raise InputError(f"gpus-per-node={text} is not [NODES=]NUMBER: write 4, or n[01-18]=8 for some nodes")
+        numbers |= dict.fromkeys(hostlist.expand(match[1]) if match[1] else [EVERY_NODE], int(match[2]))
+    return numbers
 
 
 @dataclass
@@ -284,7 +226,7 @@ class _Import:
 
     store: Store
     secret: bytes | None
-    capacity: Capacity
+    capacity: Mapping[str, int]
     report: ImportReport
 
     def store_accounts(self, accounts: sacct.Accounts, about: Mapping[str, object]) -> None:
@@ -315,7 +257,7 @@ class _Import:
             stored, unchanged = self._append(rows, {**about, **counts})
             report.stored, report.known = report.stored + stored, report.known + unchanged
 
-    def store_tags(self, spool: tag_files.Spool, cluster: str | None, capacity: Capacity) -> pl.DataFrame:
+    def store_tags(self, spool: tag_files.Spool, cluster: str | None, capacity: Mapping[str, int]) -> pl.DataFrame:
         """Store what tags say; returns the rows."""
         report, events = self.report, spool.events
         report.tags, report.tags_refused = len(events), spool.refused
@@ -325,7 +267,7 @@ class _Import:
         without_end = pl.col("ended").is_null() | (pl.col("state") == TagState.LOST.value)
         of_these = pl.col("node").is_in(nodes) & (without_end | pl.col("raw_id").is_in(jobs))
         stored = newest(self.store, (pl.col("source") == JobSource.TAG.value) & of_these)
-        joined = tags.join(events, _as_tags(stored), cluster, capacity.of_node)
+        joined = tags.join(events, _as_tags(stored), cluster, capacity)
         report.tags_unknown = joined.unknown
         if joined.ends_alone:
             report.notes.append(f"{joined.ends_alone} jobs have an end and no begin: they began before the tags did")
@@ -369,9 +311,15 @@ class _Import:
         clusters = jobs["cluster"].unique().to_list()
         of_these = pl.col("cluster").is_in(clusters) & pl.col("raw_id").is_in(jobs["raw_id"].unique().implode())
         tag_rows = newest(self.store, pl.col("source").is_in(_NAMING_GPUS) & of_these)
-        capacity = self.capacity.or_learnt(self.store, clusters, jobs["nodes"].explode())
-        gpus = mapping.inventory(self.store, clusters)
-        return mapping.place(jobs, tag_rows, gpus, (capacity.by_node, capacity.default))
+        # What earlier imports knew: of jobs that had all GPUs of a node.
+        whole_nodes = self.store.scan(JOBS.name).filter(
+            (pl.col("gpu_from") == GpuFrom.WHOLE_NODE.value)
+            & pl.col("cluster").is_in(clusters)
+            & pl.col("node").is_in(jobs["nodes"].explode().unique().implode())
+        )
+        of_jobs = whole_nodes.group_by("allocation", "recorded", "node").agg(pl.col("gpu").n_unique().alias("gpus"))
+        learnt = dict(self.store.collect(of_jobs.group_by("node").agg(pl.col("gpus").max())).iter_rows())
+        return mapping.place(jobs, tag_rows, mapping.inventory(self.store, clusters), {**learnt, **self.capacity})
 
     def _append(self, rows: pl.DataFrame, about: Mapping[str, object]) -> tuple[int, int]:
         """Store what is new or other than stored, with its provenance: how many allocations, and how many were known.

@@ -66,13 +66,22 @@ def inventory(store: Store, clusters: list[str]) -> pl.DataFrame:
     return rows.with_columns(until.alias("until"), (sighted == earliest).alias("first")).drop("place", "placed")
 
 
+EVERY_NODE = ""
+"""In numbers of GPUs by node: of all nodes that are not named. The store may know only those that somebody measured."""
+
+
+def gpus_of(node: str, capacity: Mapping[str, int]) -> int | None:
+    """How many GPUs a node has; None where nobody said."""
+    return capacity.get(node, capacity.get(EVERY_NODE))
+
+
 def place(
-    jobs: pl.DataFrame, tags: pl.DataFrame, gpus: pl.DataFrame, capacity: tuple[Mapping[str, int], int | None]
+    jobs: pl.DataFrame, tags: pl.DataFrame, gpus: pl.DataFrame, capacity: Mapping[str, int]
 ) -> tuple[pl.DataFrame, dict[str, int]]:
     """Rows of `jobs`, one a GPU, or one a node where its GPUs are not known; how many allocations are so, by reason.
 
     `jobs` has a row for each allocation, `tags` one for each GPU (or node) of a tag, `gpus` is an `inventory`.
-    `capacity` says how many GPUs a node has, and other nodes.
+    `capacity` says how many GPUs a node has (`gpus_of`).
     """
     on_nodes = jobs.explode("nodes").rename({"nodes": "node"})
     of_collector = pl.col("source") == JobSource.CGROUP.value
@@ -132,15 +141,15 @@ def _by_tag(on_nodes: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_nodes(
-    jobs: pl.DataFrame, gpus: pl.DataFrame, capacity: tuple[Mapping[str, int], int | None]
+    jobs: pl.DataFrame, gpus: pl.DataFrame, capacity: Mapping[str, int]
 ) -> tuple[pl.DataFrame, dict[str, int]]:
     """The GPUs of jobs that had all of their nodes', and the nodes of the others; how many these are, by reason."""
     on_node = jobs.join(gpus, on=["cluster", "node"])
     met = pl.col("first") & (pl.col("seen") <= pl.col("ended") + _NEAR).fill_null(True)
     was_there = ((pl.col("seen") <= pl.col("began")) | met) & (pl.col("until") > pl.col("began")).fill_null(True)
     on_node = on_node.filter(was_there)
-    by_node, default = capacity
-    number = pl.col("node").replace_strict(dict(by_node) or {"": 0}, default=default, return_dtype=pl.Int64)
+    counts = {node: gpus_of(node, capacity) for node in jobs["node"].unique()}
+    number = pl.col("node").replace_strict(counts, default=None, return_dtype=pl.Int64)
     per_node = on_node.group_by(_OF_NODE).agg(pl.col("gpu").n_unique().alias("has"), pl.col("mig").any())
     per_job = (
         jobs.with_columns(number.alias("capacity"))

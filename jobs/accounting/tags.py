@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.resources import files as resources
@@ -18,6 +18,7 @@ from ...store.importing.tags import BOOT_SLACK_S, SPOOL, TagEvent
 from ...store.names import this_cluster
 from ...store.system import files
 from ...store.vocabulary import GpuFrom, JobSource, TagState
+from .mapping import gpus_of
 
 SCRIPT = "tag.sh"
 
@@ -108,13 +109,11 @@ class Joined:
     unknown: dict[str, int] = field(default_factory=dict)  # why the GPUs are not certain -> how many
 
 
-def join(
-    events: Sequence[TagEvent], stored: Sequence[Tag], cluster: str | None, number: Callable[[str], int | None]
-) -> Joined:
+def join(events: Sequence[TagEvent], stored: Sequence[Tag], cluster: str | None, capacity: Mapping[str, int]) -> Joined:
     """Pair begins with ends, and close what has no end: at the boot of its node, or when the next job has its GPU.
 
-    `stored` are earlier tags that may belong to these. `cluster` overrides what the tags say. `number` says how many
-    GPUs a node has.
+    `stored` are earlier tags that may belong to these. `cluster` overrides what the tags say. `capacity` says how many
+    GPUs a node has (`mapping.gpus_of`).
     """
     joined = Joined([])
     tags = {tag.key: tag for tag in stored}
@@ -128,7 +127,7 @@ def join(
         if event.kind == "begin":
             runs = of_job.setdefault((place, event.node, event.job), [])
             if not any(tags[key].begins_as(event) for key in runs):
-                tag = _begun(place, event, joined, number(event.node))
+                tag = _begun(place, event, joined, gpus_of(event.node, capacity))
                 tags[tag.key] = tag
                 runs.append(tag.key)
                 begins.setdefault((place, event.node), []).append(event)

@@ -34,7 +34,7 @@ from whorl.jobs.campaign import (
     job_minutes,
     known_campaigns,
 )
-from whorl.jobs.campaign_driver import CampaignListener, DriverLimits, run_campaign
+from whorl.jobs.campaign_driver import DriverOptions, run_campaign
 from whorl.jobs.campaign_status import (
     CampaignStatus,
     GpuState,
@@ -92,8 +92,7 @@ def drive(
         store,
         choice,
         scheduler=slurm,
-        limits=DriverLimits(**limits),
-        listener=CampaignListener(progress=lambda *_: end()),
+        driver=DriverOptions(**limits, progress=lambda *_: end()),
     )
 
 
@@ -145,7 +144,7 @@ def test_a_controller_that_restarts_is_waited_for(slurm: FakeSlurm, tmp_path: Pa
         slurm.end_jobs(tmp_path / "store", "autumn")
 
     assert run_campaign(
-        tmp_path / "store", LAUNCH, scheduler=slurm, listener=CampaignListener(progress=progress)
+        tmp_path / "store", LAUNCH, scheduler=slurm, driver=DriverOptions(progress=progress)
     ).is_complete
     assert any("controller does not answer" in event for event in sentences)
 
@@ -186,13 +185,13 @@ def test_what_slurm_refuses_of_some_nodes_does_not_keep_cron_from_the_others(slu
         "if grep -q partition=staff {folder}/asked; then refuses 'Invalid account'; fi\n"
         "if grep -q nodelist=n03 {folder}/asked; then refuses 'Requested node configuration is not available'; fi\n"
     )
-    store, once = tmp_path / "store", DriverLimits(once=True, max_pending=1)
-    run_campaign(store, replace(LAUNCH, nodes="n04"), scheduler=slurm, limits=once)
+    store, once = tmp_path / "store", DriverOptions(once=True, max_pending=1)
+    run_campaign(store, replace(LAUNCH, nodes="n04"), scheduler=slurm, driver=once)
     slurm.end_jobs(store, "autumn")
     slurm.sbatch(before=before + "exec < {folder}/asked\n")
     choice = replace(LAUNCH, campaign="winter")
     store_runs(Store.open(store), declare_campaign(Store.open(store), choose_campaign(None, choice)), "n04", "7")
-    report = run_campaign(store, choice, scheduler=slurm, limits=once)
+    report = run_campaign(store, choice, scheduler=slurm, driver=once)
     assert [row.state for row in report.nodes] == ["unavailable"] * 3 + ["covered", "running"]
     assert report.nodes[1].why == "Slurm refused its job: Invalid account"
     assert len((slurm.folder / "refused").read_text()) == 2, "one job told of all in partition staff"
@@ -226,13 +225,13 @@ def test_the_queue_is_asked_once_a_look_and_left_alone_the_longer_it_takes(
 
 @pytest.mark.long
 def test_runs_that_come_late_are_waited_for_by_the_next_call_of_cron(slurm: FakeSlurm, tmp_path: Path) -> None:
-    store, once = tmp_path / "store", DriverLimits(once=True, settle_s=60)
+    store, once = tmp_path / "store", DriverOptions(once=True, settle_s=60)
     (slurm.folder / "nodes").write_text(node_line("n01"))
-    run_campaign(store, LAUNCH, scheduler=slurm, limits=once)
+    run_campaign(store, LAUNCH, scheduler=slurm, driver=once)
     slurm.end_jobs(store, "autumn", measured=False)
     for ended_s, jobs in ((5, 1), (3600, 2)):
         slurm.squeue(f"s/COMPLETED.*/&|{time.time() - ended_s:.0f}/")
-        run_campaign(store, LAUNCH, scheduler=slurm, limits=once)
+        run_campaign(store, LAUNCH, scheduler=slurm, driver=once)
         assert len(slurm.submitted()) == jobs
 
 
@@ -240,10 +239,10 @@ def test_runs_that_come_late_are_waited_for_by_the_next_call_of_cron(slurm: Fake
 def test_a_budget_is_kept(slurm: FakeSlurm, tmp_path: Path) -> None:
     """A job in the queue counts as long as it may run, one that has ended as long as it ran."""
     one_h = allocated_h(choose_campaign(None, LAUNCH), 4, SubmitOptions())
-    limits = DriverLimits(budget_h=1.5 * one_h, once=True)
-    run_campaign(tmp_path / "store", LAUNCH, scheduler=slurm, limits=limits)
+    limits = DriverOptions(budget_h=1.5 * one_h, once=True)
+    run_campaign(tmp_path / "store", LAUNCH, scheduler=slurm, driver=limits)
     slurm.end_jobs(tmp_path / "store", "autumn")
-    report = run_campaign(tmp_path / "store", LAUNCH, scheduler=slurm, limits=limits)
+    report = run_campaign(tmp_path / "store", LAUNCH, scheduler=slurm, driver=limits)
     assert [row.state for row in report.nodes] == ["covered", "running", "to do"]
     assert f"the budget of {1.5 * one_h:g} GPU-hours is spent or does not suffice" in report.notes[0]
     assert report.notes[0].endswith(f"its job may take {one_h:.2g}")
@@ -251,7 +250,7 @@ def test_a_budget_is_kept(slurm: FakeSlurm, tmp_path: Path) -> None:
     assert drive(slurm, tmp_path / "store", budget_h=1.5 * one_h).is_complete
     assert (
         run_campaign(
-            tmp_path / "store", CampaignChoice("winter", "quick"), scheduler=slurm, limits=DriverLimits(budget_h=0.0)
+            tmp_path / "store", CampaignChoice("winter", "quick"), scheduler=slurm, driver=DriverOptions(budget_h=0.0)
         ).count(NodeState.TO_DO)
         == 3
     )
@@ -259,32 +258,32 @@ def test_a_budget_is_kept(slurm: FakeSlurm, tmp_path: Path) -> None:
 
 def test_one_round_for_cron_sends_one_job_until_a_first_run_is_stored(slurm: FakeSlurm, tmp_path: Path) -> None:
     (slurm.folder / "nodes").write_text("".join(node_line(f"n0{number}") for number in range(1, 5)))
-    store, once = tmp_path / "store", DriverLimits(max_pending=2, once=True)
-    report = run_campaign(store, LAUNCH, scheduler=slurm, limits=once)
+    store, once = tmp_path / "store", DriverOptions(max_pending=2, once=True)
+    report = run_campaign(store, LAUNCH, scheduler=slurm, driver=once)
     assert [row.state for row in report.nodes] == ["running", "to do", "to do", "to do"]
-    assert run_campaign(store, LAUNCH, scheduler=slurm, limits=once) == report
+    assert run_campaign(store, LAUNCH, scheduler=slurm, driver=once) == report
     slurm.end_jobs(store, "autumn")
-    report = run_campaign(store, LAUNCH, scheduler=slurm, limits=once)
+    report = run_campaign(store, LAUNCH, scheduler=slurm, driver=once)
     assert [row.state for row in report.nodes] == ["covered", "running", "running", "to do"]
 
 
 @pytest.mark.long
 def test_the_first_job_tells_of_all_others(slurm: FakeSlurm, tmp_path: Path) -> None:
     """Also where it waits: for a node that is busy, or to be started again after it was preempted."""
-    store, once = tmp_path / "store", DriverLimits(once=True)
+    store, once = tmp_path / "store", DriverOptions(once=True)
     (slurm.folder / "nodes").write_text("".join(node_line(f"n0{number}", "ALLOCATED") for number in (1, 2, 3)))
     slurm.squeue("s/RUNNING|None/PENDING|Resources/")
     for _ in range(2):
-        assert run_campaign(store, LAUNCH, scheduler=slurm, limits=once).count(NodeState.WAITING) == 1
+        assert run_campaign(store, LAUNCH, scheduler=slurm, driver=once).count(NodeState.WAITING) == 1
     (slurm.folder / "nodes").write_text(
         node_line("n01", "ALLOCATED") + "".join(node_line(f"n0{number}") for number in (2, 3))
     )
-    assert run_campaign(store, LAUNCH, scheduler=slurm, limits=once).count(NodeState.WAITING) == 2, "n02 tells sooner"
+    assert run_campaign(store, LAUNCH, scheduler=slurm, driver=once).count(NodeState.WAITING) == 2, "n02 tells sooner"
     slurm.squeue(f"s/RUNNING|None/PENDING|BeginTime/; s/$/|||{time.time() + 120:.0f}/")
-    assert run_campaign(store, LAUNCH, scheduler=slurm, limits=once).count(NodeState.WAITING) == 3
+    assert run_campaign(store, LAUNCH, scheduler=slurm, driver=once).count(NodeState.WAITING) == 3
     (slurm.folder / "nodes").write_text("".join(node_line(f"n0{number}") for number in range(1, 6)))
-    few = DriverLimits(once=True, max_pending=3)
-    assert run_campaign(store, LAUNCH, scheduler=slurm, limits=few).count(NodeState.WAITING) == 3, "--max-pending"
+    few = DriverOptions(once=True, max_pending=3)
+    assert run_campaign(store, LAUNCH, scheduler=slurm, driver=few).count(NodeState.WAITING) == 3, "--max-pending"
 
 
 def test_busy_nodes_get_jobs_in_the_order_in_which_they_are_free(slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -295,8 +294,8 @@ def test_busy_nodes_get_jobs_in_the_order_in_which_they_are_free(slurm: FakeSlur
     ends = [("n02", 1_800_000_000), ("n[02,05]", 1_800_004_000), ("n03", 1_800_002_000), ("n04", 0)]
     for number, (hosts, end) in enumerate(ends):
         (slurm.folder / "queue" / f"{number}").write_text(f"{number}|RUNNING|None|4242|train||{end}|{hosts}\n")
-    store, once = tmp_path / "store", DriverLimits(once=True, max_pending=6)
-    run_campaign(store, LAUNCH, scheduler=slurm, limits=once)
+    store, once = tmp_path / "store", DriverOptions(once=True, max_pending=6)
+    run_campaign(store, LAUNCH, scheduler=slurm, driver=once)
     slurm.end_jobs(store, "autumn")
     plan = plan_campaign(store, LAUNCH, scheduler=slurm)
     busy_rows = plan_mapping(plan, USUAL_OPTIONS, None)["busy"]
@@ -307,7 +306,7 @@ def test_busy_nodes_get_jobs_in_the_order_in_which_they_are_free(slurm: FakeSlur
         "4 nodes busy: n03 by 2027-01-15 08:33 UTC; n02 by 2027-01-15 09:06 UTC; n05 by 2027-01-15 09:06 UTC; 1 without"
     )
     assert any(str(line).startswith(sentence) for line in plan_document(plan, USUAL_OPTIONS, None, named=True).parts)
-    run_campaign(store, LAUNCH, scheduler=slurm, limits=once)
+    run_campaign(store, LAUNCH, scheduler=slurm, driver=once)
     campaign_jobs = [name for name in slurm.submitted().values() if name.startswith("whorl:")]
     assert campaign_jobs == [f"whorl:autumn:{node}" for node in ("n01", "n03", "n02", "n05")], "half of --max-pending"
     rows = {row["node"]: row for row in status_mapping(campaign_status(store, scheduler=slurm))["by_node"]}
@@ -359,7 +358,7 @@ def test_a_clock_mends_nothing_and_four_nodes_are_enough(slurm: FakeSlurm, tmp_p
             f"{number}|FAILED|None|{os.geteuid()}|whorl:autumn:n0{number}|\n"
         )
     with pytest.raises(SchedulerError, match="the jobs on 4 nodes ended and stored nothing"):
-        run_campaign(tmp_path / "store", LAUNCH, scheduler=slurm, limits=DriverLimits(once=True))
+        run_campaign(tmp_path / "store", LAUNCH, scheduler=slurm, driver=DriverOptions(once=True))
 
 
 @pytest.mark.long
@@ -406,8 +405,8 @@ def test_a_driver_that_is_killed_after_its_first_job_sends_it_once(
 
 @pytest.mark.long
 def test_jobs_of_another_user_count_if_they_are_of_this_store(slurm: FakeSlurm, tmp_path: Path) -> None:
-    store, other_store, once = tmp_path / "store", tmp_path / "other", DriverLimits(once=True)
-    run_campaign(store, LAUNCH, scheduler=slurm, limits=replace(once, max_pending=1))
+    store, other_store, once = tmp_path / "store", tmp_path / "other", DriverOptions(once=True)
+    run_campaign(store, LAUNCH, scheduler=slurm, driver=replace(once, max_pending=1))
     (job,) = (slurm.folder / "queue").iterdir()
     of_another_user = job.read_text().replace(f"|{os.geteuid()}|", "|4242|")
     assert of_another_user != job.read_text()
@@ -418,7 +417,7 @@ def test_jobs_of_another_user_count_if_they_are_of_this_store(slurm: FakeSlurm, 
     assert sorted(slurm.submitted().values()) == [f"whorl:autumn:n0{i}" for i in (1, 2, 3)]
     winter = replace(LAUNCH, campaign="winter")
     for folder in (store, other_store):
-        assert run_campaign(folder, winter, scheduler=slurm, limits=once).count(NodeState.RUNNING) == 1
+        assert run_campaign(folder, winter, scheduler=slurm, driver=once).count(NodeState.RUNNING) == 1
     assert list(slurm.submitted().values()).count("whorl:winter:n01") == 2, "each store has a job of its own"
 
 
@@ -426,7 +425,7 @@ def test_jobs_of_another_user_count_if_they_are_of_this_store(slurm: FakeSlurm, 
 def test_a_job_without_its_comment_counts_only_for_its_user(slurm: FakeSlurm, tmp_path: Path) -> None:
     """A site may remove comments; and anybody may have a campaign of this name."""
     store = tmp_path / "store"
-    run_campaign(store, LAUNCH, scheduler=slurm, limits=DriverLimits(once=True, max_pending=1))
+    run_campaign(store, LAUNCH, scheduler=slurm, driver=DriverOptions(once=True, max_pending=1))
     (job,) = (slurm.folder / "queue").iterdir()
     bare = job.read_text().partition("whorl:2")[0] + "\n"
     job.write_text(bare)
@@ -650,8 +649,8 @@ def test_a_whole_campaign_through_pbs(tmp_path: Path, monkeypatch: pytest.Monkey
     pbs.qsub('[ -f {folder}/cut ] || { touch {folder}/cut; echo "qsub: Connection refused" >&2; exit 1; }\n')
     (free_s,) = [node.free_s for node in plan_campaign(store, LAUNCH, scheduler=pbs).nodes if node.name == "n05"]
     assert free_s == datetime(2026, 11, 18, 23, tzinfo=UTC).timestamp()
-    limits = DriverLimits(settle_s=0)
-    report = run_campaign(store, LAUNCH, scheduler=pbs, limits=limits, listener=CampaignListener(progress=ends))
+    driver = DriverOptions(settle_s=0, progress=ends)
+    report = run_campaign(store, LAUNCH, scheduler=pbs, driver=driver)
     assert [node.state for node in report.nodes] == ["covered"] * 3 + ["unavailable", "covered"]
     assert report.nodes[3].why == "down: node down: no answer"
     jobs = [name for name in pbs.submitted() if name != "train"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from whorl.analysis import measurements
 from whorl.analysis.placement import Advice, Gain, Scores, advise, scores
+from whorl.analysis.placement.advice import finding
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.tests.analysis.longhorn import needs_longhorn
@@ -91,6 +93,12 @@ def test_why_a_node_is_not_excluded_however_slow_is_said(tmp_path: Path) -> None
     assert advice.exclude == ()
     assert "too many nodes are slow" in advice.finding
     assert "3 more" in advice.finding
+    for lower, runs, why in ((1.1, 2, "not above 1.1"), (1.11, 1, "only one run"), (1.11, 2, "does not stand out")):
+        node = replace(advice.nodes[0], lower=lower, runs=runs)
+        sentence = finding(replace(advice, nodes=(node,)), 0.1, 1.1, spared=None, once=False)
+        assert sentence.startswith(f"Exclude nothing: {node.node} takes ")
+        assert why in sentence
+        assert "more is" not in sentence
 
 
 @pytest.mark.long
