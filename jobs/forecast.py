@@ -19,7 +19,7 @@ from ..errors import InputError, SchedulerError
 from .slurm import Slurm
 
 if TYPE_CHECKING:
-    from ..analysis.chains.costs import Estimate
+    from ..analysis.chains.costs import WaitEstimate
     from ..analysis.chains.jobs_log import FloatArray, JobsLog
     from ..analysis.chains.waits import WaitModel
 
@@ -46,9 +46,11 @@ class Price:
     """What leads would have cost jobs here: means over `n` jobs in hours."""
 
     n: int
-    interruption_h: Estimate
-    overlap_h: Estimate
-    reactive_h: Estimate  # the interruption of a successor that is submitted when its predecessor has ended: its wait
+    interruption_h: WaitEstimate
+    overlap_h: WaitEstimate
+    reactive_h: (
+        WaitEstimate  # the interruption of a successor that is submitted when its predecessor has ended: its wait
+    )
 
 
 @dataclass(frozen=True, slots=True)

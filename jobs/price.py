@@ -20,7 +20,7 @@ import numpy as np
 from ..errors import InputError, WhorlError
 
 if TYPE_CHECKING:
-    from ..analysis.chains.costs import Estimate, ExclusionPrice
+    from ..analysis.chains.costs import ExclusionPrice, WaitEstimate
     from ..analysis.chains.jobs_log import FloatArray, JobsLog
     from ..analysis.placement import Advice, Gain
     from ..store import Store
@@ -83,7 +83,7 @@ class WaitingPrice:
     run_time_h: float  # the run of which a share is saved
     run_time_from: str  # `median`, of the jobs that count, or `option`, where the user said it
     gain_share: float  # what the exclusion saves of a run, of 1
-    saved: Estimate  # the same of that run, in hours
+    saved: WaitEstimate  # the same of that run, in hours
     run_times_h: FloatArray  # (jobs,) of the jobs that count
 
     @property
@@ -149,7 +149,7 @@ def price_of(exclusion: Exclusion, request: PriceRequest) -> WaitingPrice | str:
 
 def _priced(log: JobsLog, exclusion: Exclusion, request: PriceRequest) -> WaitingPrice:
     """The price by the jobs of the queue. Raises InputError where they do not tell it."""
-    from ..analysis.chains.costs import Estimate, price_of_exclusion
+    from ..analysis.chains.costs import WaitEstimate, price_of_exclusion
 
     at_once, site_nodes = log.most_nodes_at_once, (exclusion.site_nodes or 0) if request.log is None else 0
     if request.cluster_nodes is None and 0 < (1 + MOST_LEFT_OUT) * site_nodes < at_once:
@@ -183,7 +183,7 @@ def _priced(log: JobsLog, exclusion: Exclusion, request: PriceRequest) -> Waitin
         run_time_h=run_time_h,
         run_time_from="median" if request.run_time_s is None else "option",
         gain_share=gain.median,
-        saved=Estimate(*(share * run_time_h for share in (gain.median, gain.lower, gain.upper))),
+        saved=WaitEstimate(*(share * run_time_h for share in (gain.median, gain.lower, gain.upper))),
         run_times_h=run_times_h,
     )
 

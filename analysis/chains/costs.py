@@ -25,7 +25,7 @@ _REPLICATES = 1000
 _BATCH = 50  # replicates at once: a batch of a million jobs takes 400 MB
 
 
-class Estimate(NamedTuple):
+class WaitEstimate(NamedTuple):
     """A figure with the ends of its interval, None where one block of time (a week, a day) is all there is."""
 
     value: float
@@ -64,7 +64,7 @@ class DrawnBlocks:
             quantiles.append(values[order][(below >= P95 * below[:, -1:]).argmax(axis=1)])
         return np.concatenate(quantiles)
 
-    def estimate(self, replicated: FloatArray, *, least: float = 0.0, most: float = math.inf) -> Estimate:
+    def estimate(self, replicated: FloatArray, *, least: float = 0.0, most: float = math.inf) -> WaitEstimate:
         """A figure with its 95 % interval, from (1 + replicates,), of which the first is the figure itself.
 
         Replicates of few blocks vary too little. So both ends are moved away from the figure, as far as Student's t
@@ -73,10 +73,10 @@ class DrawnBlocks:
         """
         blocks = self.counts.shape[1]
         if blocks < 2:
-            return Estimate(float(replicated[0]))
+            return WaitEstimate(float(replicated[0]))
         wider = special.stdtrit(blocks - 1, 0.975) / special.ndtri(0.975) * math.sqrt(blocks / (blocks - 1))
         ends = replicated[0] + wider * (np.percentile(replicated[1:], [2.5, 97.5]) - replicated[0])
-        return Estimate(float(replicated[0]), *np.clip(ends, least, most).tolist())
+        return WaitEstimate(float(replicated[0]), *np.clip(ends, least, most).tolist())
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,10 @@ class PolicyRow:
     policy: str
     nodes: int
     n: int  # chains
-    interruption_h: Estimate
+    interruption_h: WaitEstimate
     """Hours between the end of a job and the start of the next, where that starts later; else 0."""
-    overlap_h: Estimate  # hours in which both jobs hold their nodes
-    none_pct: Estimate  # chains without an interruption, with or without overlap, in percent
+    overlap_h: WaitEstimate  # hours in which both jobs hold their nodes
+    none_pct: WaitEstimate  # chains without an interruption, with or without overlap, in percent
     coverage_pct: float | None
     """Of waits, how many were at most what was predicted, in percent; None where nothing is predicted."""
 
@@ -102,7 +102,7 @@ class PolicyRow:
         document = {"policy": self.policy, "nodes": self.nodes, "n": self.n, "coverage_pct": self.coverage_pct}
         document["overlap_gpu_h"] = self.overlap_gpu_h(gpus_per_node)
         for name, unit in (("interruption", "h"), ("overlap", "h"), ("none", "pct")):
-            figure: Estimate = getattr(self, f"{name}_{unit}")
+            figure: WaitEstimate = getattr(self, f"{name}_{unit}")
             document |= {f"{name}_{unit}": figure.value}
             document |= {f"{name}_low_{unit}": figure.low, f"{name}_high_{unit}": figure.high}
         return document
@@ -128,9 +128,9 @@ def policy_row(
 class WaitsCompared(NamedTuple):
     """One figure of the same jobs with all nodes, with fewer, and the difference, which is compared week by week."""
 
-    all_nodes: Estimate
-    fewer_nodes: Estimate
-    added: Estimate
+    all_nodes: WaitEstimate
+    fewer_nodes: WaitEstimate
+    added: WaitEstimate
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ...jobs.formats import preference_of
 from ...store.hostlist import compress
 
 if TYPE_CHECKING:
-    from ...analysis.chains.costs import Estimate
+    from ...analysis.chains.costs import WaitEstimate
     from ...analysis.placement import Advice, Gain, NodeEvidence
     from ...jobs.price import WaitingPrice
     from ...jobs.slurm import Wait
@@ -322,7 +322,7 @@ def _price_evidence(price: WaitingPrice) -> str:
     )
 
 
-def _with_interval(figure: Estimate) -> str:
+def _with_interval(figure: WaitEstimate) -> str:
     hours = f"{_hours(figure.value)} h"
     if figure.low is None or figure.high is None:
         return f"{hours} [{MISSING}]"

@@ -12,7 +12,7 @@ from ...dashboards.words import MISSING, duration, many
 from ...jobs.chain import LinkEnd
 
 if TYPE_CHECKING:
-    from ...analysis.chains.costs import Estimate, PolicyRow
+    from ...analysis.chains.costs import PolicyRow, WaitEstimate
     from ...analysis.chains.jobs_log import JobsLog
     from ...jobs.chain import ChainReport
     from ...jobs.forecast import Forecast, JobShape
@@ -212,6 +212,6 @@ def _least_interrupted(rows: Sequence[PolicyRow]) -> str:
     )
 
 
-def _estimate(figure: Estimate, digits: int, unit: str = "") -> str:
+def _estimate(figure: WaitEstimate, digits: int, unit: str = "") -> str:
     interval = MISSING if figure.low is None else f"{figure.low:.{digits}f}, {figure.high:.{digits}f}"
     return f"{figure.value:.{digits}f}{unit} [{interval}]"

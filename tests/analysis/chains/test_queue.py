@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from whorl.analysis.chains.costs import Estimate, price_of_exclusion
+from whorl.analysis.chains.costs import WaitEstimate, price_of_exclusion
 from whorl.analysis.chains.jobs_log import JobsLog
 from whorl.analysis.chains.queue import SHORTEST_S, Queue
 from whorl.analysis.replay import Job, Options, Trace, World, replay
@@ -89,10 +89,10 @@ def test_pairs_of_jobs_each_week_wait_for_each_other_on_one_node() -> None:
     jobs = [(week * WEEK_H, 1.0, 2.0, 1) for week in range(4) for _ in range(2)]  # submit, run, limit, nodes
     price = price_of_exclusion(log_of([*jobs, (1.0, 1.0, 1.0, 2)]), cluster_nodes=2, excluded_nodes=1)
     assert (price.jobs, price.too_wide_jobs, price.weeks) == (8, 1, 4)
-    assert price.mean_wait.all_nodes == Estimate(0.0, 0.0, 0.0)
-    assert price.mean_wait.added == Estimate(0.5, 0.5, 0.5)
-    assert price.p95_wait.fewer_nodes == Estimate(1.0, 1.0, 1.0)
-    assert price.p95_wait.added == Estimate(1.0, 1.0, 1.0)
+    assert price.mean_wait.all_nodes == WaitEstimate(0.0, 0.0, 0.0)
+    assert price.mean_wait.added == WaitEstimate(0.5, 0.5, 0.5)
+    assert price.p95_wait.fewer_nodes == WaitEstimate(1.0, 1.0, 1.0)
+    assert price.p95_wait.added == WaitEstimate(1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(("excluded", "job_nodes", "message"), [(2, None, "one at least"), (1, 3, "no job of 3 nodes")])
