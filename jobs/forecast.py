@@ -48,9 +48,7 @@ class Price:
     n: int
     interruption_h: WaitEstimate
     overlap_h: WaitEstimate
-    reactive_h: (
-        WaitEstimate  # the interruption of a successor that is submitted when its predecessor has ended: its wait
-    )
+    reactive_h: WaitEstimate  # the interruption of a successor that is submitted when its predecessor has ended
 
 
 @dataclass(frozen=True, slots=True)

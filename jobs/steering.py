@@ -119,7 +119,7 @@ class ScoredWorkload:
                 scored = cls.of(store, of_workload, scores, measured_pairs=everything, alone=False)
                 scores = scored.scores
                 tell(f"comparing sets of {request.job.gpus:,} GPUs in {workload}")
-                gains.append(scored._gain())
+                gains.append(scored.gain)
             except InputError as error:  # too large a job for it, or no such model: other workloads may do
                 problem = problem or error
                 continue
@@ -129,7 +129,9 @@ class ScoredWorkload:
         gains.sort(key=lambda row: row.order, reverse=True)
         return by_name[gains[0].workload], tuple(gains)
 
-    def _gain(self) -> WorkloadGain:
+    @property
+    def gain(self) -> WorkloadGain:
+        """What the best set gains in this workload, on all nodes."""
         from ..analysis.placement import WorkloadGain
 
         advice = self.everywhere
@@ -142,7 +144,7 @@ class ScoredWorkload:
     @property
     def nodes(self) -> set[str]:
         """The nodes with GPUs of these kinds, under the store's names."""
-        return {node for kind in self.kinds for node in self._nodes_of(kind)}
+        return {node for kind in self.kinds for node in self._places(kind) if node is not None}
 
     @cached_property
     def everywhere(self) -> Advice:
@@ -156,7 +158,7 @@ class ScoredWorkload:
 
         job, scores = self.request.job, self.scores
         suspected = suspects(self.store, scores, self.kinds, job.soft)
-        room = {kind: self._gpus_of(kind, usable) for kind in self.kinds}
+        room = {kind: sum(usable is None or node in usable for node in self._places(kind)) for kind in self.kinds}
         small = [kind for kind in self.kinds if len(self.kinds) > 1 and room[kind] < job.gpus]
         if small and len(small) == len(self.kinds):
             sizes = " and ".join(f"{room[kind]:,} of {self._model(kind)}" for kind in small)
@@ -169,7 +171,7 @@ class ScoredWorkload:
                 continue
             # Nodes that nobody measured count where all GPUs are of one kind.
             several = usable is not None and len(self.kinds) > 1
-            partition = set(usable or ()) & self._nodes_of(kind) if several else usable
+            partition = set(usable or ()).intersection(filter(None, self._places(kind))) if several else usable
             options = {**vars(job), "partition": partition}
             part = advise_kind(scores, kind, suspected=suspected.get(kind, ()), **options)
             parts.append(replace(part, notes=(*part.notes, *notes)))
@@ -177,20 +179,17 @@ class ScoredWorkload:
 
     def within(self, usable: Collection[str]) -> ScoredWorkload:
         """The same on some nodes. GPUs of unknown models are compared only with those there: others may differ."""
-        kinds = tuple(kind for kind in self.kinds if not self._nodes_of(kind).isdisjoint(usable))
+        kinds = tuple(kind for kind in self.kinds if not set(usable).isdisjoint(self._places(kind)))
         unknown = [kind for kind in kinds if self.scores.of[kind].references[0].model is None]
-        if not any(self._nodes_of(kind).difference(usable) for kind in unknown):
+        if not any(set(self._places(kind)).difference(usable, [None]) for kind in unknown):
             return replace(self, kinds=kinds)
         scores = _scores(self.store, self.request, self.scores.cluster, nodes=set(usable))
         return replace(self, kinds=kinds, scores=scores)
 
-    def _nodes_of(self, kind: str) -> set[str]:
+    def _places(self, kind: str) -> list[str | None]:
+        """The node of each GPU of a kind; None where it is not known."""
         runs = self.scores.of[kind].runs
-        return {node for gpu, node in enumerate(self.scores.nodes) if node is not None and runs[gpu]}
-
-    def _gpus_of(self, kind: str, usable: Collection[str] | None) -> int:
-        runs = self.scores.of[kind].runs
-        return sum(usable is None or node in usable for gpu, node in enumerate(self.scores.nodes) if runs[gpu])
+        return [node for gpu, node in enumerate(self.scores.nodes) if runs[gpu]]
 
     def _model(self, kind: str) -> str:
         return self.scores.of[kind].references[0].model or kind
@@ -455,7 +454,10 @@ def advise(
         remarks.append(
             f"partition {partition} was not used: no scheduler says which nodes it has (--nodes FILE lists some)"
         )
-    site = SiteNodes(slurm, _listed(nodes), partition if slurm else None)
+    listed = (
+        None if nodes is None else {name: kube_nodes[name].as_node if kube_nodes else Node(name, "") for name in nodes}
+    )
+    site = SiteNodes(slurm, listed, partition if slurm else None)
     gains: tuple[WorkloadGain, ...] = ()
     if workload:
         scored = ScoredWorkload.of(opened, request)
@@ -519,14 +521,6 @@ def opened_store(store: Store | str | Path) -> Store:
     from ..store import Store
 
     return store if isinstance(store, Store) else Store.open(store)
-
-
-def _listed(nodes: Sequence[str] | Mapping[str, KubeNode] | None) -> dict[str, Node] | None:
-    if nodes is None:
-        return None
-    if isinstance(nodes, Mapping):
-        return {name: node.as_node for name, node in nodes.items()}
-    return {name: Node(name, "") for name in nodes}
 
 
 def _scheduler(*, needed: bool, lenient: bool) -> tuple[Slurm | None, list[str]]:

@@ -181,7 +181,11 @@ def import_jobs(store: str | Path | Store, sources: JobSources) -> ImportReport:
         if accounts is not None:
             work.store_accounts(accounts, about)
         work.place_again(tag_rows)
-    _note_names(opened, work.secret, report, anonymise=sources.anonymise)
+    has_key, names = work.secret is not None, pl.col("user").is_not_null() & ~pl.col("user").str.starts_with(PSEUDONYM)
+    if sources.anonymise and opened.collect(opened.scan("jobs").filter(names).head(1)).height:
+        report.notes.append("the table `jobs` still has names in records of earlier imports: nothing stored is changed")
+    if has_key and not sources.anonymise:
+        report.notes.append("this store keeps pseudonyms of users and accounts (it has a key), and so does this import")
     if sources.clear:
         for path in spool.files:
             with contextlib.suppress(OSError):
@@ -199,14 +203,6 @@ def _accounts(sources: JobSources) -> tuple[sacct.Accounts | None, dict[str, obj
         return None, {}
     about: dict[str, object] = {"file": name, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     return sacct.read(content.decode("utf-8-sig", "replace"), name, sources.cluster, zone), about
-
-
-def _note_names(store: Store, secret: bytes | None, report: ImportReport, *, anonymise: bool) -> None:
-    names = pl.col("user").is_not_null() & ~pl.col("user").str.starts_with(PSEUDONYM)
-    if anonymise and store.collect(store.scan("jobs").filter(names).head(1)).height:
-        report.notes.append("the table `jobs` still has names in records of earlier imports: nothing stored is changed")
-    if secret is not None and not anonymise:
-        report.notes.append("this store keeps pseudonyms of users and accounts (it has a key), and so does this import")
 
 
 def stated_capacity(texts: Sequence[str]) -> dict[str, int]:

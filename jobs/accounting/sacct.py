@@ -6,6 +6,7 @@ could pass for rows of other jobs.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -87,7 +88,9 @@ def read(text: str, name: str, cluster: str | None, time_zone: str | None) -> Ac
     check = partial(_check_header, name=name)
     rows = sacct_output.rows(text, name, accounts.refused, save=SAVE, notes=accounts.notes, check=check)
     accounts.lines = rows.height + accounts.refused.count
-    rows = _texts(rows, accounts)
+    # Two names that are not UTF-8 would become one, and energy by user would add them up.
+    strange = pl.any_horizontal(pl.col(name).str.contains(UNREADABLE) for name in rows.columns if name in FIELDS)
+    rows = sacct_output.known(accounts.refused.take(rows, [(strange, STRANGE)]), FIELDS)
     if cluster is not None:
         rows = rows.with_columns(pl.lit(cluster).alias("Cluster"))
     elif rows.height and rows["Cluster"].is_null().all():
@@ -116,9 +119,6 @@ def read(text: str, name: str, cluster: str | None, time_zone: str | None) -> Ac
     return accounts
 
 
-# -- columns --------------------------------------------------------------------------------------------------
-
-
 def _check_header(header: str, names: Sequence[str], name: str) -> None:
     """Raise InputError where the first line of a file is not that of sacct."""
     if header.startswith("JobId="):
@@ -131,18 +131,6 @@ def _check_header(header: str, names: Sequence[str], name: str) -> None:
         )
     if missing:
         raise InputError(f"{name} has no column {missing[0]}; save it with: {SAVE}")
-
-
-def _texts(rows: pl.DataFrame, accounts: Accounts) -> pl.DataFrame:
-    """Every column that is read, with NULL for what stands for "unknown".
-
-    Two names that are not UTF-8 would become one, and energy by user would add them up: such rows are refused.
-    """
-    strange = pl.any_horizontal(pl.col(name).str.contains(UNREADABLE) for name in rows.columns if name in FIELDS)
-    return sacct_output.known(accounts.refused.take(rows, [(strange, STRANGE)]), FIELDS)
-
-
-# -- jobs -----------------------------------------------------------------------------------------------------
 
 
 def _without_steps(rows: pl.DataFrame, accounts: Accounts) -> pl.DataFrame:
@@ -202,7 +190,10 @@ def _with_gpus(rows: pl.DataFrame, name: str, accounts: Accounts) -> pl.DataFram
 
 def _with_nodes(rows: pl.DataFrame, accounts: Accounts) -> pl.DataFrame:
     """The nodes as lists of names. Jobs repeat each other's lists: each is read once."""
-    names = {hosts: _expand(hosts) for hosts in rows["NodeList"].unique().to_list()}
+    names: dict[str, list[str] | None] = dict.fromkeys(rows["NodeList"].unique().to_list())
+    for hosts in names:
+        with contextlib.suppress(InputError):
+            names[hosts] = hostlist.expand(hosts) or None
     nodes = pl.Series("nodes", [names[hosts] for hosts in rows["NodeList"]], pl.List(pl.String))
     wrong = pl.col("nodes").list.len() != pl.col("NNodes").cast(pl.Int64, strict=False)
     return accounts.refused.take(
@@ -212,13 +203,6 @@ def _with_nodes(rows: pl.DataFrame, accounts: Accounts) -> pl.DataFrame:
             (wrong.fill_null(False), "NodeList does not have as many nodes as NNodes says: it was cut"),
         ],
     )
-
-
-def _expand(hosts: str) -> list[str] | None:
-    try:
-        return hostlist.expand(hosts) or None
-    except InputError:
-        return None
 
 
 def _columns(rows: pl.DataFrame) -> pl.DataFrame:
