@@ -409,11 +409,7 @@ def campaign_status(store: Store | str | Path, campaign: str | None = None, *, s
 
 
 def plan_campaign(
-    store: Store | str | Path,
-    choice: CampaignChoice,
-    *,
-    scheduler: Scheduler,
-    options: SubmitOptions = USUAL_OPTIONS,
+    store: Store | str | Path, choice: CampaignChoice, *, scheduler: Scheduler, options: SubmitOptions = USUAL_OPTIONS
 ) -> CampaignStatus:
     """What a campaign would measure now; nothing is sent, and no store is made."""
     opened, request, inventory = prepare(store, choice, scheduler, options)

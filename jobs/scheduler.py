@@ -231,9 +231,7 @@ class Scheduler(ABC):
             return Answer(None, Refusal.UNSURE, str(error))
         number = self.number.search(done.stdout)
         if done.returncode == 0 and number:
-            return Answer(
-                number[1].replace("ƒ", "f")
-            )  # which Flux writes in front, or in plain ASCII as its queue does
+            return Answer(number[1].replace("ƒ", "f"))  # as the queue of Flux writes it, in plain ASCII
         message = message_of(done)
         kinds = ((self.unsure, Refusal.UNSURE), (self.busy, Refusal.LATER), (self.no_node, Refusal.NODE))
         refusal = next((kind for words, kind in kinds if words.search(message)), Refusal.OTHER)

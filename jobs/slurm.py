@@ -87,17 +87,9 @@ class Slurm(Scheduler):
     submits, number = ("sbatch", "--parsable"), re.compile(r"^(\d+)(?:;.*)?$", re.MULTILINE)
     # SBATCH_ACCOUNT and others stay as the user set them.
     overrides = (
-        *(
-            "SBATCH_ARRAY",
-            "SBATCH_ERROR",
-            "SBATCH_EXCLUSIVE",
-            "SBATCH_GPU",
-            "SBATCH_GRES",
-            "SBATCH_JOB_NAME",
-            "SBATCH_MEM",
-        ),
-        *("SBATCH_NO_REQUEUE", "SBATCH_OPEN_MODE", "SBATCH_OUTPUT", "SBATCH_PARTITION", "SBATCH_TIMELIMIT"),
-        "SBATCH_WAIT",
+        *("SBATCH_ARRAY", "SBATCH_ERROR", "SBATCH_EXCLUSIVE", "SBATCH_GPU", "SBATCH_GRES", "SBATCH_JOB_NAME"),
+        *("SBATCH_MEM", "SBATCH_NO_REQUEUE", "SBATCH_OPEN_MODE", "SBATCH_OUTPUT", "SBATCH_PARTITION"),
+        *("SBATCH_TIMELIMIT", "SBATCH_WAIT"),
     )
     busy = re.compile(
         "submit limit|temporarily unable|try again|MaxSubmit|MaxJobCount|in a state of transition|slow it down|"

@@ -34,17 +34,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ..analysis.tuning.search import (
-    MARGIN,
-    FloatArray,
-    Knob,
-    Prior,
-    Process,
-    Search,
-    Setting,
-    TimeBound,
-    Trial,
-)
+from ..analysis.tuning.search import MARGIN, FloatArray, Knob, Prior, Process, Search, Setting, TimeBound, Trial
 from ..analysis.tuning.sweep import MeasuredSweep, read_sweeps
 from ..errors import DeviceError, InputError
 from .tuning_knobs import UnsetKnob

@@ -183,11 +183,7 @@ def bench_on(store: Store, probe: Probe, devices: Sequence[Device], options: Pro
 
     def run(gpu: str, plan: Plan, limits: Limits) -> Report:
         return run_plan(
-            store,
-            [by_gpu[gpu]],
-            plan,
-            lock_clock_mhz=limits["lock_clock_mhz"],
-            power_limit_w=limits["power_limit_w"],
+            store, [by_gpu[gpu]], plan, lock_clock_mhz=limits["lock_clock_mhz"], power_limit_w=limits["power_limit_w"]
         )
 
     return ProbeBench(probe, facts_of_devices(devices), knobs_of_gpus(list(by_gpu), tell=options.tell), run, options)

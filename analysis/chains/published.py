@@ -63,12 +63,7 @@ def published_starts(log: JobsLog, *, since_s: float = 0.0) -> FloatArray:
 
 
 def published_samples(
-    log: JobsLog,
-    starts_s: FloatArray,
-    *,
-    cluster_nodes: int,
-    nodes: int,
-    progress: Callable[[int], None] | None = None,
+    log: JobsLog, starts_s: FloatArray, *, cluster_nodes: int, nodes: int, progress: Callable[[int], None] | None = None
 ) -> list[Sample]:
     """One sample for each window that begins at `starts_s`, for a chain of jobs of `nodes` nodes.
 
