@@ -23,45 +23,30 @@ def _fleet(gpus: int = 64, seed: int = 0, runs: int = 4) -> Fleet:
     return Fleet(gpus).run("w", _log_normal(seed, gpus, 0.04), noise(np.random.default_rng([seed, 1]), gpus, runs))
 
 
-def test_a_name_that_leads_to_two_gpus_is_left_out_and_said(tmp_path: Path) -> None:
+def test_gpus_whose_name_or_place_is_not_clear_have_no_node_and_are_told(tmp_path: Path) -> None:
     fleet = _fleet(16)
     for uuid in ("GPU-00000001-0000-0000-0000-000000000000", "GPU-00000002-0000-0000-0000-000000000000"):
         fleet.identity("g00003", uuid=uuid)
+    for name, node, slot, days in (
+        ("new", "n0000", 2, 9),
+        ("twin", "n0001", 1, 0),
+    ):  # in the slots of g00002 and g00005
+        fleet.identity(name, node=node, slot=slot)
+        for run in range(4):
+            fleet.add("w", name, 100.0 + run, BEGAN + timedelta(days=days, hours=run))
+    fleet.identity("g00009", node="n0003", slot=1)
     fleet_scores = scores(fleet.store(tmp_path / "S"))
-    assert "g00003" not in fleet_scores.gpus
-    assert any("g00003 left out: each of these names fits several GPUs" in note for note in fleet_scores.notes)
-
-
-def test_of_two_gpus_in_one_slot_the_one_measured_last_stands_there(tmp_path: Path) -> None:
-    fleet = _fleet(16)
-    fleet.identity("new", node="n0000", slot=2)
-    for run in range(3):
-        fleet.add("w", "new", 100.0 + run, BEGAN + timedelta(days=9, hours=run))
-    fleet_scores = scores(fleet.store(tmp_path / "S"))
-    node = dict(zip(fleet_scores.gpus, fleet_scores.nodes, strict=True))
-    assert node["new"] == "n0000"
-    assert node["g00002"] is None
-    assert any("slot 2 of n0000 had 2 GPUs" in note for note in fleet_scores.notes)
-
-
-def test_of_two_gpus_in_one_slot_at_one_time_neither_stands_there(tmp_path: Path) -> None:
-    fleet = _fleet(16)
-    fleet.identity("twin", node="n0000", slot=2)
-    for run in range(4):
-        fleet.add("w", "twin", 100.0 + run, BEGAN + timedelta(hours=run))
-    fleet_scores = scores(fleet.store(tmp_path / "S"))
-    node = dict(zip(fleet_scores.gpus, fleet_scores.nodes, strict=True))
-    assert node["twin"] is None
-    assert node["g00002"] is None
-    assert any("slot 2 of n0000 is given for g00002 and twin" in note for note in fleet_scores.notes)
-
-
-def test_a_gpu_seen_on_two_nodes_has_none(tmp_path: Path) -> None:
-    fleet = _fleet(16)
-    fleet.identity("g00001", node="n0003", slot=1)
-    fleet_scores = scores(fleet.store(tmp_path / "S"))
-    assert dict(zip(fleet_scores.gpus, fleet_scores.nodes, strict=True))["g00001"] is None
-    assert any("g00001: seen on more than one node" in note for note in fleet_scores.notes)
+    nodes = dict(zip(fleet_scores.gpus, fleet_scores.nodes, strict=True))
+    assert "g00003" not in nodes
+    assert nodes["new"] == "n0000", "it was measured last"
+    assert {name for name, node in nodes.items() if node is None} == {"g00002", "twin", "g00005", "g00009"}
+    for sentence in (
+        "g00003 left out: each of these names fits several GPUs",
+        "slot 2 of n0000 had 2 GPUs: new was measured last",
+        "slot 1 of n0001 is given for g00005 and twin",
+        "g00009: seen on more than one node",
+    ):
+        assert any(sentence in note for note in fleet_scores.notes), sentence
 
 
 def test_gpus_of_synchronous_jobs_are_scored_as_one(tmp_path: Path) -> None:
