@@ -343,7 +343,7 @@ _STUDY_DEFAULT = "reactive,average,p75,p90; as published reactive,average"
 @click.option(
     "--test-from",
     type=When(),
-    help="Test on chains from this day on, and learn from those before.  [default: the last quarter]",
+    help="Test on chains from this day on; learn from those known, anew each week.  [default: the last quarter]",
 )
 @click.option("--as-published", type=click.Choice(["mirage"]), help="Simulate as the artifact of that study does.")
 @settings(
