@@ -6,6 +6,7 @@ is counted as a duplicate. Everything of one file is stored at once or not at al
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -168,16 +169,10 @@ def _runs(store: Store, parsed: Parsed) -> dict[str, pl.DataFrame]:
 def _by_workload(parsed: Parsed, kept: pl.DataFrame, duplicates: list[int]) -> dict[str, Counts]:
     """The counts by workload. A refused row that names none of them counts for the most frequent workload."""
     main, *_ = names = parsed.frame["workload"].value_counts(sort=True)["workload"].to_list()
+    workload_of = dict(parsed.workloads.filter(pl.col("workload").is_in(names)).iter_rows())
     refused = [key for keys in parsed.sheet.refused.lines.values() for key in keys]
-    per = {name: Counts() for name in names}
-    for field, lines in (("kept", kept[LINE].to_list()), ("duplicates", duplicates), ("refused", refused)):
-        rows = pl.DataFrame({LINE: lines}, schema={LINE: pl.Int64}).join(parsed.workloads, on=LINE, how="left")
-        name = pl.when(pl.col("workload").is_in(names)).then(pl.col("workload")).otherwise(pl.lit(main))
-        for workload, number in rows.group_by(name.alias("workload")).len().iter_rows():
-            setattr(per[workload], field, number)
-    for counts in per.values():
-        counts.rows = counts.kept + counts.duplicates + counts.refused
-    return per
+    parts = [Counter(workload_of.get(key, main) for key in keys) for keys in (kept[LINE], duplicates, refused)]
+    return {name: Counts(sum(part[name] for part in parts), *(part[name] for part in parts)) for name in names}
 
 
 def _telemetry(store: Store, parsed: Parsed) -> dict[str, pl.DataFrame]:

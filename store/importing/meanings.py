@@ -157,6 +157,11 @@ def _number(name: str, description: str, names: tuple[str, ...], column: str, **
     return Meaning(name, "number", description, names, column=column, **limits)  # type: ignore[arg-type]
 
 
+def _in_words(names: str) -> tuple[str, ...]:
+    """Names, each also with blanks instead of underscores."""
+    return tuple(dict.fromkeys(name for word in names.split() for name in (word, word.replace("_", " "))))
+
+
 _IDENTITY: tuple[Meaning, ...] = (
     Meaning("gpu", "identity", "the GPU: a UUID, or cabinet-node-device", ("uuid", "gpu_uuid", "gpu uuid")),
     Meaning("cabinet", "identity", "cabinet or rack", ("cabinet",)),
@@ -301,14 +306,12 @@ def labelled(meaning: Meaning, unit: str) -> str:
 
 
 # An allocation of a GPU to a job: a row of the table `jobs`.
+_LISTED_GPUS = "the GPU or GPUs: UUIDs, names that the store knows, or numbers on the node"
+_PART = "part of the GPU that it had: 1, or 100 %, is all"
+_SHARE: dict[str, object] = {"dimension": "share", "unit": "ratio", "low": 1e-6, "high": 1.0}
 JOB_MEANINGS: tuple[Meaning, ...] = (
     Meaning("job", "text", "batch job", ("job_id", "jobid", "job"), column="job_id"),
-    Meaning(
-        "gpu",
-        "identity",
-        "the GPU or GPUs: UUIDs, names that the store knows, or numbers on the node",
-        ("uuid", "gpu_uuid", "gpu", "gpus", "gpu_uuids"),
-    ),
+    Meaning("gpu", "identity", _LISTED_GPUS, ("uuid", "gpu_uuid", "gpu", "gpus", "gpu_uuids")),
     Meaning("index", "identity", "number of the GPU on its node", ("index", "gpu_index", "gpu_id", "gpu_ids")),
     Meaning("node", "text", "host", ("node", "host", "hostname"), column="node"),
     Meaning("began", "time stamp", "when the job began", ("began", "start", "start_time"), column="began"),
@@ -318,30 +321,18 @@ JOB_MEANINGS: tuple[Meaning, ...] = (
     Meaning("account", "text", "the account that pays", ("account", "project"), column="account"),
     Meaning("partition", "text", "partition or queue", ("partition", "queue"), column="partition"),
     Meaning("state", "text", "the scheduler's state", ("state", "job_state"), column="state"),
-    _number(
-        "share",
-        "part of the GPU that it had: 1, or 100 %, is all",
-        ("share", "gpu_share"),
-        "share",
-        dimension="share",
-        unit="ratio",
-        low=1e-6,
-        high=1.0,
-    ),
+    _number("share", _PART, ("share", "gpu_share"), "share", **_SHARE),
 )
 
 # An operation of a rank of a training job: a row of the table `operations`.
 _INDEX: dict[str, object] = {"low": 0.0, "high": 1e9}
+_SECONDS: dict[str, object] = {"dimension": "time", "unit": "s"}
 TIMELINE_MEANINGS: tuple[Meaning, ...] = (
     _number("rank", "number of the rank", ("rank", "global_rank"), "rank", **_INDEX),
     _number("step", "number of the training step", ("step", "iteration", "iter"), "step", **_INDEX),
     Meaning("optype", "text", "what the operation is", ("optype", "op_type"), column="optype"),
-    _number(
-        "time", "duration of the operation", ("duration",), "duration_s", dimension="time", unit="s", low=0.0, high=1e6
-    ),
-    _number(
-        "start", "when it began, by the file's clock", ("start_ts", "start"), "began_s", dimension="time", unit="s"
-    ),
+    _number("time", "duration of the operation", ("duration",), "duration_s", **_SECONDS, low=0.0, high=1e6),
+    _number("start", "when it began, by the file's clock", ("start_ts", "start"), "began_s", **_SECONDS),
     _number("stage", "stage of the pipeline", ("stage", "pp_rank"), "stage", **_INDEX),
     _number("dp_rank", "place in data parallelism", ("dp_rank",), "dp_rank", **_INDEX),
     _number("microbatch", "number of the microbatch", ("mb_id", "microbatch"), "microbatch", **_INDEX),
@@ -349,34 +340,17 @@ TIMELINE_MEANINGS: tuple[Meaning, ...] = (
 )
 
 # A reading of a meter of a node: a row of the table `node_power`.
+_POWER_NAMES = "power watts kilowatts kw mw w active_power real_power node_power power_consumption"
+_ENERGY_NAMES = "energy kwh wh joules active_energy node_energy"
 NODE_MEANINGS: tuple[Meaning, ...] = (
     Meaning("node", "text", "host", ("node", "host", "hostname", "server")),
     Meaning("timestamp", "time stamp", "when it was read", ("timestamp", "time", "ts", "datetime", "date")),
-    _number(
-        "node_power",
-        "power of the node",
-        ("power", "watts", "kilowatts", "kw", "mw", "w", "active_power", "active power", "real_power", "real power",
-         "node_power", "power_consumption", "power consumption"),
-        "power_mw",
-        dimension="power",
-        unit="mW",
-        low=0.0,
-        high=1e9,
-    ),
-    _number(
-        "node_energy",
-        "counter of the node's energy",
-        ("energy", "kwh", "wh", "joules", "active_energy", "active energy", "node_energy"),
-        "energy_mj",
-        dimension="energy",
-        unit="mJ",
-        low=0.0,
-        high=EXACT,
-    ),
+    _number("node_power", "power of the node", _in_words(_POWER_NAMES), "power_mw", **_BY_UNIT["mW"] | {"high": 1e9}),
+    _number("node_energy", "counter of the node's energy", _in_words(_ENERGY_NAMES), "energy_mj", **_BY_UNIT["mJ"]),
     Meaning("part", "text", "which outlet or power supply", ("part", "outlet", "psu", "power_supply", "feed")),
     Meaning("source", "text", "what measured it, a code of `node_power.source`", ("source",)),
     Meaning("covers", "text", "what it is the power of, a code of `node_power.covers`", ("covers",)),
-)  # fmt: skip
+)
 
 # Texts that stand for "unknown" (compared in lower case). nvidia-smi writes in brackets why it has no value.
 _WHY = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from array import array
@@ -30,6 +31,22 @@ def parts(text: str, begin: re.Pattern[str]) -> Iterator[tuple[int, str]]:
         line += text.count("\n", last, start)
         last = start
         yield line, text[start:end]
+
+
+def at_rate(label: str, number: float) -> dict[str, Value]:
+    """What a run has of a rate, or of a latency: the figure, the duration of a fixed amount of work (1 GB, or 1e12
+    operations), so that lower is better, and that work. `label` is the figure with its unit."""
+    if label == "latency [ns]":
+        return {"time [ms]": number / 1e6, label: number}
+    work, per_ms = ("bytes", 1e9), number * 1e6
+    if label != "bandwidth [GB/s]":
+        work = "flop", 1e12
+    return {"time [ms]": float(f"{work[1] / per_ms:.15g}"), label: number, work[0]: work[1]}
+
+
+def record_of(text: str) -> str:
+    """The name of the measurement that a text tells of."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def finite(value: object) -> float | None:
@@ -115,8 +132,7 @@ class Rows:
             self.sheet.notes.append(text)
 
     def event(self, key: int, event: Event) -> None:
-        """What happened to the GPU of a row. Its GPU and node are those of the row. Without a time it was when the row
-        of telemetry was read, else at --at, else now."""
+        """What happened to the GPU of a row, at the time of the row if it has none."""
         self.sheet.events.append((key, event))
 
     def xids(

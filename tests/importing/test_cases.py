@@ -108,6 +108,9 @@ def stream(columns: str, *rows: str, day: int = 20) -> str:
     return "\n".join([f"timestamp, {columns}", *lines, ""])
 
 
+MIG, BUS = "MIG-0a1b2c3d-0000-1111-2222-333344445599", "00000000:"
+BEHIND = stream("index, pci.bus_id, power.draw [W]",
+                *(f"{n}, {BUS}{place}:00.0, 6{n} W" for n, place in enumerate(("07", "0A", "47"))))  # fmt: skip
 KINDS = {
     "a GPU whose readings all fail": (
         stream("uuid, pci.bus_id, power.draw [W], utilization.gpu [%]",
@@ -197,6 +200,37 @@ KINDS = {
         "select kind, gpu, node, code from events",
         [("xid", UUID.format(1), "n1", 31)],
     ),
+    "a lost GPU moves the numbers of those behind it": (
+        BEHIND + stream("index, pci.bus_id, power.draw [W]", f"0, {BUS}07:00.0, 60 W", f"1, {BUS}47:00.0, 62 W",
+                        day=21).partition("\n")[2],
+        "select gpu, count(*), max(power_mw) from telemetry group by 1 order by 1",
+        [("n1:0", 2, 60_000), ("n1:1", 1, 61_000), ("n1:2", 2, 62_000)],
+    ),
+    "numbers that have begun behind a lost GPU": (
+        stream("index, pci.bus_id, power.draw [W]", f"0, {BUS}47:00.0, 62 W", day=19) + BEHIND.partition("\n")[2],
+        "select gpu, count(*) from telemetry group by 1 order by 1",
+        [(f"n1:{BUS}{place}:00.0", 2 if place == "47" else 1) for place in ("07", "0A", "47")],
+    ),
+    "even the time says that the GPU is lost": (
+        stream("uuid, power.draw [W]", f"{UUID.format(1)}, 61 W") + "[GPU is lost], [GPU is lost], [GPU is lost]\n",
+        "select kind, gpu, node, strftime(ts, '%S') from events",
+        [("lost", None, "n1", "00")],
+    ),
+    "an instance is not the GPU whose number its row has": (
+        stream("index, uuid, memory.used [MiB]", f"0, {UUID.format(1)}, 12 MiB", f"0, {MIG}, 5 MiB"),
+        "select name, parent from gpus_now order by name",
+        [(MIG, UUID.format(1)), ("n1/0", None)],
+    ),
+    "an instance as drivers until 465 call it": (
+        stream("uuid, memory.used [MiB]", f"MIG-{UUID.format(1)}/1/0, 5 MiB"),
+        "select gpu, parent from gpus_now",
+        [(f"MIG-{UUID.format(1)}/1/0", UUID.format(1))],
+    ),
+    "Yes and No": (
+        stream("uuid, remapped_rows.failure", f"{UUID.format(1)}, Yes", f"{UUID.format(1)}, No"),
+        "select row_remap_failed from telemetry order by ts",
+        [(1,), (0,)],
+    ),
     "two outputs of nvbandwidth of one node": (
         ON_TWO_HOSTS.format(50) + ON_TWO_HOSTS.format(51),
         "select gpu, round(value, 2) from results where figure = 'time' order by value",
@@ -239,6 +273,13 @@ SAID: dict[str, tuple[str | bytes, str, str]] = {
         gzip.compress(gzip.compress(b"timestamp,uuid,power.draw [W]\n")), "", "is a gzip file in another; unpack it"
     ),
     "a stream of zlib": (zlib.compress(b"timestamp,uuid,power.draw [W]\n"), "", "is a zlib stream; unpack it first"),
+    "logs of two hosts, of the same time": (
+        "".join(stream("index, power.draw [W]", *["0, 61 W"] * 6).replace(".0,", f".{n},") for n in (1, 5)), "",
+        "the logs from line 2 and from line 9 on are of the same time, and both have a GPU log:0: they are of several",
+    ),
+    "a log of processes": (
+        f"timestamp, pid, gpu_uuid, used_gpu_memory [MiB]\n1, 2, {UUID.format(1)}, 4 MiB\n", "", "about processes; of"
+    ),
     "a benchmark that was aborted": (
         '{"node": "n7", "gpu-burn/abort": 1, "gpu-burn/time": 30}\n', "",
         "has no result of a GPU: gpu-burn was aborted on n7 (line 1)",
@@ -276,6 +317,15 @@ def test_gpus_that_were_known_by_their_serial_are_told_where_a_file_has_uuids(tm
     (tmp_path / "b.csv").write_text(stream("serial, uuid, power.draw [W]", f"132, {UUID.format(1)}, 61 W", day=21))
     report = import_file(store, tmp_path / "b.csv", Options(node="n1"))
     assert any(note.startswith("the store knows 132 without a UUID") for note in report.notes)
+
+
+def test_the_address_that_the_store_knows_is_the_gpu_of_a_later_file(tmp_path: Path, store: Store) -> None:
+    for text in (BEHIND, stream("index, pci.bus_id, power.draw [W]", f"1, {BUS}47:00.0, 62 W", day=21)):
+        (tmp_path / "log.csv").write_text(text)
+        import_file(store, tmp_path / "log.csv", Options(node="n1"))
+    assert rows(store, "select gpu, count(*) from telemetry group by 1 order by 1") == [
+        ("n1:0", 1), ("n1:1", 1), ("n1:2", 2),
+    ]  # fmt: skip
 
 
 def test_one_serial_number_is_one_gpu_whatever_its_place(tmp_path: Path, store: Store) -> None:

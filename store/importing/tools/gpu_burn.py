@@ -2,12 +2,11 @@
 
 Each new Gflop/s of a GPU is a repeat of its run. The first one is left out if there are others, as it has the start in
 it. Errors are counted anew after each summary, and a counter that wrapped round says only that there were errors. The
-duration is that of 1e12 FLOP at the rate found.
+duration is that of 1e12 FLOP at the rate.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 import statistics
 from collections.abc import Iterable, Iterator
@@ -18,10 +17,9 @@ from ....errors import InputError
 from ...events import Event
 from ...vocabulary import EventKind, Outcome
 from ..lines import written
-from ..rows import Rows, Value
+from ..rows import Rows, Value, at_rate, record_of
 from ..times import Times, instant, text_of_ns
 
-_FLOP = 1e12
 _MOST_ERRORS = 2**31 - 1  # gpu-burn counts in 32 bits
 _MOST_GPUS = 1024
 _PROGRESS = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?)%\s+proc'd:")
@@ -216,11 +214,11 @@ def _add(start: _Start, rows: Rows) -> None:
     precision = precisions.pop() if len(precisions) == 1 else None
     workload = f"gpu-burn {precision}" if precision else "gpu-burn"
     verdicts = {int(number): verdict for number, verdict in _VERDICT.findall(start.text)}
-    record = hashlib.sha256(start.text.encode()).hexdigest()[:16]
+    record = record_of(start.text)
     if not _TESTED.search(start.text):
         rows.note("the log of gpu-burn ends before its verdict: it was cut short or killed")
     for number, (gpu, identity) in enumerate(zip(gpus, _identities(start, len(gpus), rows), strict=True)):
-        common: dict[str, Value] = identity | {"workload": workload, "precision": precision, "flop": _FLOP}
+        common: dict[str, Value] = identity | {"workload": workload, "precision": precision, "flop": 1e12}
         common |= {label: statistics.median(readings) for label, readings in gpu.readings.items()}
         common |= {"began": text_of_ns(began_ns)} if began_ns is not None else {}
         event = None
@@ -235,7 +233,7 @@ def _add(start: _Start, rows: Rows) -> None:
             status = Outcome.FAILED if event.kind == EventKind.PROBE_FAILED else Outcome.WRONG_RESULT
             common |= {"status": status, "status_detail": event.detail}
         repeats = [
-            (line, common | {"time [ms]": _FLOP / rate / 1e6, "rate [GFLOP/s]": rate, "repeat": repeat})
+            (line, common | at_rate("rate [GFLOP/s]", rate) | {"repeat": repeat})
             for repeat, (rate, line) in enumerate(gpu.rates[1:] or gpu.rates)
         ]
         if event is not None:

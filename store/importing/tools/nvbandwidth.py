@@ -3,13 +3,10 @@
 A value of a test between host and GPU is about the GPU of its column. Between GPUs, it is about that of its row, and
 the values of a row are the repeats of one run: repeat 3 is with GPU 3. What GPUs do to each other in both directions at
 once is written by nvbandwidth below each other into one matrix: the first direction, the second, both added up.
-
-The duration of a run is that of 1 GB at the bandwidth found, so that lower is better, as for all runs.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections import Counter
@@ -20,9 +17,8 @@ from typing import Any
 from ....errors import InputError
 from ..identity import address
 from ..lines import written
-from ..rows import Rows, Value, finite, parts
+from ..rows import Rows, Value, at_rate, finite, parts, record_of
 
-_GIGABYTE = 1e9
 _JSON = re.compile(r'\{\s*"nvbandwidth"\s*:')
 _VERSION = re.compile(r"^\s*nvbandwidth Version:")
 _RUNNING = re.compile(r"^\s*[Rr]unning ([A-Za-z0-9_]+)\.?\s*$", re.MULTILINE)
@@ -200,7 +196,7 @@ def _output(lines: list[tuple[int, str]], rows: Rows) -> _Output:
 def _add(output: _Output, rows: Rows) -> None:
     for remark in output.remarks:
         rows.note(f"nvbandwidth says: {remark}")
-    record = hashlib.sha256(output.text.encode()).hexdigest()[:16]
+    record = record_of(output.text)
     gpus = _gpus(output)
     hosts = {str(gpu["node"]) for gpu in gpus.values() if "node" in gpu} or {output.host} - {""}
     board: dict[str, Value] = {"driver": output.driver} if output.driver.lower() not in ("", "unknown", "n/a") else {}
@@ -277,8 +273,6 @@ def _cells(test: _Test, rows: Rows) -> Iterator[tuple[int, int, dict[str, Value]
                 rows.refuse(test.line, f"{test.name} has a {figure} that is no number above 0 ({str(cell)[:40]})")
                 continue
             path = "dram" if "local" in test.name else "peer" if between else "pcie"
-            values: dict[str, Value] = {"time [ms]": value / 1e6, "latency [ns]": value}
-            if not latency:
-                values = {"time [ms]": 1000 / value, "bandwidth [GB/s]": value, "bytes": _GIGABYTE}
+            values = at_rate("latency [ns]" if latency else "bandwidth [GB/s]", value)
             gpu, repeat = (number, column) if peers else (column, number)
             yield gpu, repeat, values | {"path": path, "workload": workload}

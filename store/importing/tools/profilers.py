@@ -9,7 +9,6 @@ mean of its launches; of a trace the first and the last launch are left out, and
 from __future__ import annotations
 
 import csv
-import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import polars as pl
 from ....errors import InputError
 from ..lines import written
 from ..meanings import UNITS, find, split_label
-from ..rows import Rows, Value, finite
+from ..rows import Rows, Value, finite, record_of
 
 _SHARE = 0.01  # of the time of all kernels of a GPU: a kernel that takes less is not stored
 _LONGEST = 120
@@ -265,7 +264,7 @@ def _add(
     medians: dict[tuple[object, ...], dict[str, Value]] = {}
     for *key, meaning, median in by_meaning.agg(pl.col("value").median()).iter_rows():
         medians.setdefault(tuple(key), {})[meaning] = median
-    record = hashlib.sha256(text.encode()).hexdigest()[:16]
+    record = record_of(text)
     alone = runs.select(pl.struct("device", "node").n_unique()).item() == 1
     for process, device, node, name, line, count, time_ms, _, _ in large.iter_rows():
         values_of: dict[str, Value] = {"time [ms]": float(f"{time_ms / count:.15g}"), "kernels": count}
@@ -306,5 +305,5 @@ def _workload(kernel: str) -> str:
             break
     name = _STRANGE.sub(".", kernel[:end].removeprefix("void ").strip()).strip(".")
     if len(name) > _LONGEST:
-        name = f"{name[:_LONGEST]}.{hashlib.sha256(kernel.encode()).hexdigest()[:8]}"
+        name = f"{name[:_LONGEST]}.{record_of(kernel)[:8]}"
     return name or "kernel"

@@ -8,7 +8,6 @@ only rank 0 where others have more. A return code, and whether a GPU passed a ch
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections import Counter
@@ -18,7 +17,7 @@ from typing import Any
 from ....errors import InputError
 from ...events import Event
 from ...vocabulary import EventKind, Outcome
-from ..rows import Rows, Value, finite
+from ..rows import Rows, Value, at_rate, finite, record_of
 
 _KEY = re.compile(r"^(?P<benchmark>[^/]+)/(?P<metric>.+?)(?::(?P<rank>[0-9]{1,3}))?$")
 _NAMES = (
@@ -49,8 +48,14 @@ _UNITS = tuple(
         (r"[^/]*/.*throughput", "1/s"),
     )
 )
-_WORK = 1e12  # operations, or FLOP, of a repetition
-_GIGABYTE = 1e9
+_DURATIONS_MS = {"us": 1e-3, "ms": 1.0}
+_FIGURES = {  # unit -> the figure, and the factor to its unit
+    "GFLOP/s": ("rate [GFLOP/s]", 1.0),
+    "TFLOP/s": ("rate [GFLOP/s]", 1000.0),
+    "Gop/s": ("operation_rate [Gop/s]", 1.0),
+    "GB/s": ("bandwidth [GB/s]", 1.0),
+    "ns": ("latency [ns]", 1.0),
+}
 
 
 def fits(head: str) -> bool:
@@ -105,7 +110,7 @@ class _Node:
 
     def __init__(self, line: int, results: Mapping[str, Any], rows: Rows, others: Counter[str]) -> None:
         self.line, self.results, self.rows, self.others = line, results, rows, others
-        self.record = hashlib.sha256(json.dumps(results).encode()).hexdigest()[:16]
+        self.record = record_of(json.dumps(results))
         name = results.get("node")
         self.node = name if isinstance(name, str) else ""
         self.keys = {key: match for key in results if (match := _KEY.match(key)) is not None}
@@ -179,16 +184,13 @@ class _Node:
 
 def _measured(number: float, unit: str, metric: str) -> dict[str, Value]:
     """The duration that a number in this unit says, and the figure, with its conditions."""
-    if unit in ("GFLOP/s", "TFLOP/s"):
-        rate = number * 1000 if unit == "TFLOP/s" else number
-        return {"time [ms]": _WORK / rate / 1e6, "rate [GFLOP/s]": rate, "flop": _WORK}
-    if unit == "Gop/s":
-        return {"time [ms]": _WORK / number / 1e6, "operation_rate [Gop/s]": number, "flop": _WORK, "precision": "int8"}
-    if unit == "GB/s":
-        return {"time [ms]": 1000 / number, "bandwidth [GB/s]": number, "bytes": _GIGABYTE, "path": _path(metric)}
-    if unit == "ns":
-        return {"time [ms]": number / 1e6, "latency [ns]": number, "path": _path(metric)}
-    return {"time [ms]": {"us": number / 1000, "ms": number, "1/s": 1000 / number}[unit]}
+    if unit in _DURATIONS_MS:
+        return {"time [ms]": number * _DURATIONS_MS[unit]}
+    if unit == "1/s":
+        return {"time [ms]": 1000 / number}
+    label, factor = _FIGURES[unit]
+    conditions: dict[str, Value] = {"path": _path(metric)} if unit in ("GB/s", "ns") else {}
+    return at_rate(label, number * factor) | ({"precision": "int8"} if unit == "Gop/s" else conditions)
 
 
 def _path(metric: str) -> str:
