@@ -21,6 +21,7 @@ _SHARED = 8  # if one reading in this many repeats an instant, two GPUs are in o
 _PAUSE = 3  # a gap this many times as long as the one before or after it parts two groups of readings
 _OF_METRIC = {"metric", "metric_name", "field", "_field", "measurement", "_measurement"}  # what a `value` is of
 _REASON = re.compile(rf"clocks_(?:event|throttle)_reasons\.({'|'.join(REASON_BITS)})")
+_LOG = 3  # readings of a GPU that are a log; a loop may write a header for each
 _GROUPS = 5  # so many groups of equal size are no chance
 
 
@@ -102,16 +103,15 @@ def _time_of_lost(sheet: Sheet, column: str) -> None:
 def _check_one_log(sheet: Sheet) -> None:
     """Refuse logs behind each other, each with its header, that are of the same time: their GPUs of the same number
     are of several hosts."""
-    begins, ts = pl.col("begin"), pl.col("=timestamp")
+    begin, end, ts = pl.col("begin"), pl.col("end"), pl.col("=timestamp")
     part = pl.Series("part", np.searchsorted(sheet.restarts, sheet.frame[LINE].to_numpy()))
-    logs = sheet.frame.with_columns(part).group_by("=gpu", "part").agg(
-        pl.col(LINE).min(), ts.min().alias("begin"), ts.max().alias("end")
-    ).sort("=gpu", "begin", LINE)  # fmt: skip
-    before = pl.col("end", "begin", LINE).shift().over("=gpu").name.suffix(" before")
-    logs = logs.drop_nulls("=gpu").with_columns(before)
-    shorter = pl.min_horizontal(pl.col("end") - begins, pl.col("end before") - pl.col("begin before"))
-    mixed = logs.filter((pl.col("end before") - begins) * 2 > shorter, pl.col("end before") > begins)
-    for gpu, first, second in mixed.head(1).select("=gpu", f"{LINE} before", LINE).iter_rows():
+    spans = pl.len().alias("n"), pl.col(LINE).min(), ts.min().alias("begin"), ts.max().alias("end")
+    logs = sheet.frame.drop_nulls("=gpu").with_columns(part).group_by("=gpu", "part").agg(spans)
+    logs = logs.filter(pl.col("n") >= _LOG).sort("=gpu", "begin", LINE)
+    earlier_begin, earlier_end = begin.shift().over("=gpu"), end.shift().over("=gpu")
+    overlap = (earlier_end - begin) * 2 > pl.min_horizontal(end - begin, earlier_end - earlier_begin)
+    mixed = logs.with_columns(pl.col(LINE).shift().over("=gpu").alias("before")).filter(overlap & (earlier_end > begin))
+    for gpu, first, second in mixed.head(1).select("=gpu", "before", LINE).iter_rows():
         raise InputError(
             f"{sheet.file}: the logs from line {min(first, second)} and from line {max(first, second)} on are of the "
             f"same time, and both have a GPU {gpu}: they are of several hosts; split the file there and give each part "
