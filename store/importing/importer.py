@@ -32,6 +32,14 @@ _RUN_COLUMNS = [
     "run_id", "cluster", "workload", "gpu", "job_id", "began", "sm_clock_mhz", "mem_clock_mhz", "temperature_c",
     "power_w", "conditions", "status", "status_detail",
 ]  # fmt: skip
+# What is asked of the store, by the names of `Options`. `cards` are those of slots in which several were, one after
+# another.
+_KNOWN = {
+    "fleet": f"SELECT cluster, {', '.join(FLEET)} FROM gpus_now WHERE name IS NOT NULL",
+    "xids": f"SELECT cluster, gpu, ts, code FROM events WHERE kind = '{EventKind.XID.value}'",
+    "cards": f"SELECT cluster, name, gpu AS card, since FROM (SELECT * FROM ({views.cards('gpus')}) "
+    "QUALIFY count(DISTINCT gpu) OVER (PARTITION BY cluster, name) > 1) WHERE since < until",
+}
 
 
 @dataclass
@@ -65,9 +73,9 @@ def import_file(into: Store | Path, path: Path, options: Options) -> Report:
     if not isinstance(into, Path):
         if (before := provenance.earlier(into)) is not None:
             return before  # before a large file is cut into rows, which takes long
-        fleet, cards, xids = (cache(partial(query, into, options.cluster)) for query in (_fleet, _cards, _xids))
+        known = {name: cache(partial(_known, into, query, options.cluster)) for name, query in _KNOWN.items()}
         order = tags.slurm_order(into.root / tags.SPOOL, options.cluster)
-        options = replace(options, fleet=fleet, cards=cards, xids=xids, slurm_order=order)
+        options = replace(options, slurm_order=order, **known)
     parsed = _parse(formats.read(loaded, options))
     store = Store.create(into) if isinstance(into, Path) else into
     with store.exclusive():  # no other import may store the same rows between the check and the append
@@ -84,23 +92,10 @@ def import_file(into: Store | Path, path: Path, options: Options) -> Report:
     return parsed.report
 
 
-def _fleet(store: Store, cluster: str) -> pl.DataFrame:
-    """The GPUs of a cluster that the store knows."""
-    rows = store.sql(f"SELECT cluster, {', '.join(FLEET)} FROM gpus_now WHERE name IS NOT NULL").polars()
-    return rows.filter(pl.col("cluster") == cluster).select(FLEET.names()).cast(FLEET)
-
-
-def _cards(store: Store, cluster: str) -> pl.DataFrame:
-    """The slots of a cluster in which several cards were, one after another: name, card, since."""
-    several = f"SELECT * FROM ({views.cards('gpus')}) QUALIFY count(DISTINCT gpu) OVER (PARTITION BY cluster, name) > 1"
-    cards = store.sql(f"SELECT cluster, name, gpu AS card, since FROM ({several}) WHERE since < until").polars()
-    return cards.filter(pl.col("cluster") == cluster).drop("cluster")
-
-
-def _xids(store: Store, cluster: str) -> pl.DataFrame:
-    """The XIDs of the GPUs of a cluster: gpu, ts, code."""
-    of_cluster = (pl.col("cluster") == cluster) & (pl.col("kind") == EventKind.XID)
-    return store.collect(store.scan("events").filter(of_cluster).select("gpu", "ts", "code"))
+def _known(store: Store, query: str, cluster: str) -> pl.DataFrame:
+    """What the store knows of a cluster; texts are no categories."""
+    rows = store.sql(query).polars().filter(pl.col("cluster") == cluster).drop("cluster")
+    return rows.with_columns(pl.selectors.by_dtype(pl.Categorical).cast(pl.String))
 
 
 def _parse(sheet: Sheet) -> Parsed:

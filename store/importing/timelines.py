@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _NEEDED = ("rank", "step", "time")
 _SIZES = {"dp_size", "pp_size", "tp_size"}
-_PAIR = re.compile(r"^\s*([^\s:#][^:#]*?)\s*:(?:\s+(.*?))?\s*$")
+_PAIR = re.compile(r"([^\s:][^:]*?)\s*:\s+(\S.*)")
 _UUID = re.compile(r"(?i)^(?:GPU|MIG)-[0-9a-f-]{8,}$")
 _SLOT = re.compile(r"^(\S+)/([0-9]{1,4})$")
 _GPU_NAMES = ("uuid", "gpu_uuid", "gpu")
@@ -219,14 +219,10 @@ def _pairs(path: Path) -> dict[str, str]:
         raise InputError(f"{path} cannot be read ({why}): give the path of a file that can") from error
     pairs: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        text = re.sub(r"(?:^|\s)#.*$", "", line)
-        if not text.strip() or text.strip() in ("---", "..."):
-            continue
-        match = _PAIR.match(text)
-        if match is None or (text[0].isspace() and pairs) or match[2] is None:
+        stated = re.sub(r"(?:^|\s)#.*$", "", line).strip()
+        match = _PAIR.fullmatch(stated)
+        if match is not None:
+            pairs[match[1].strip("'\"")] = match[2].strip("'\"")
+        elif stated not in ("", "---", "..."):
             raise InputError(f"{path}: line {number} is {line.strip()[:60]!r}; write each line as NAME: VALUE")
-        name = match[1].strip("'\"")
-        if name in pairs:
-            raise InputError(f"{path}: line {number} has {name} a second time; keep one of the two")
-        pairs[name] = match[2].strip("'\"")
     return pairs
