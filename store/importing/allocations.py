@@ -231,9 +231,9 @@ def _frame(sheet: Sheet, cluster: str) -> pl.DataFrame:
     needs_node = pl.coalesce("=said", "gpu", "node") if "node" in frame.columns else pl.coalesce("=said", "gpu")
     began = pl.col("began").dt.epoch("ms").cast(pl.String)
     return frame.select(
-        pl.exclude("=said"),
+        pl.exclude("=said", "raw_id"),
         pl.concat_str("job_id", needs_node, began, separator="@").alias("allocation"),
-        pl.col("job_id").alias("raw_id"),
+        pl.coalesce("raw_id" if "raw_id" in frame.columns else "job_id", "job_id").alias("raw_id"),
     )
 
 
@@ -291,13 +291,26 @@ def read_scontrol(text: str, rows: Rows) -> None:
             passed["have no GPU"] += 1
             continue
         values: dict[str, Value] = {name: fields.get(field) for name, field in _TEXTS.items()}
-        values |= {"job": fields["JobId"], "user": fields.get("UserId", "").partition("(")[0], "state": state}
+        values |= {
+            "job": _job_id(fields),
+            "raw_id": fields["JobId"],
+            "user": fields.get("UserId", "").partition("(")[0],
+            "state": state,
+        }
         values |= {"ended": None if state in _RUN else fields.get("EndTime")}
         _add(line, job, values, rows)
     for why, number in passed.items():
         rows.note(f"{number} jobs {why}, and are not stored")
     if passed and rows.allocations is None:
         raise InputError(f"{rows.file}: none of its {passed.total()} jobs had a GPU")
+
+
+def _job_id(fields: dict[str, str]) -> str:
+    """The job as sacct calls it: 7, of an array 7_1; 7+0 is a part of a job."""
+    for first, between, second in (("ArrayJobId", "_", "ArrayTaskId"), ("HetJobId", "+", "HetJobOffset")):
+        if fields.get(second, "").isdecimal():
+            return f"{fields.get(first)}{between}{fields[second]}"
+    return fields["JobId"]
 
 
 def _fields(job: str) -> dict[str, str]:

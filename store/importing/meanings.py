@@ -311,6 +311,7 @@ _PART = "part of the GPU that it had: 1, or 100 %, is all"
 _SHARE: dict[str, object] = {"dimension": "share", "unit": "ratio", "low": 1e-6, "high": 1.0}
 JOB_MEANINGS: tuple[Meaning, ...] = (
     Meaning("job", "text", "batch job", ("job_id", "jobid", "job"), column="job_id"),
+    Meaning("raw_id", "text", "the number that the job itself sees", ("raw_id", "jobidraw"), column="raw_id"),
     Meaning("gpu", "identity", _LISTED_GPUS, ("uuid", "gpu_uuid", "gpu", "gpus", "gpu_uuids")),
     Meaning("index", "identity", "number of the GPU on its node", ("index", "gpu_index", "gpu_id", "gpu_ids")),
     Meaning("node", "text", "host", ("node", "host", "hostname"), column="node"),

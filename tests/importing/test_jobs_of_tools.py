@@ -153,10 +153,11 @@ def test_scontrol_numbers_the_gpus_of_each_node(one_line: bool, tmp_path: Path, 
     assert (report.format, report.kind, report.total.kept, report.total.refused) == ("scontrol show job", "jobs", 6, 0)
     began, ended = at(2026, 5, 4, 8), at(2026, 5, 4, 10)
     expected = [(job, node, None, began, None) for job, node in (*(("1", n) for n in ("n01", "n01", "n02", "n02")),
-                *(("2", "n03"),) * 3, ("3", "n04"), ("4", "m1"), ("5", "m2"))]  # fmt: skip
-    with_ends = [(*row[:4], ended if row[0] == "2" else None) for row in expected]
+                *(("1_4", "n03"),) * 3, ("3", "n04"), ("4", "m1"), ("5", "m2"))]  # fmt: skip
+    with_ends = [(*row[:4], ended if row[0] == "1_4" else None) for row in expected]
     assert sorted(map(str, (row[:5] for row in _jobs(store)))) == sorted(map(str, with_ends))
     assert store.sql("select sum(node_gpus) as gpus from jobs_now").to_pylist() == [{"gpus": 8}]
+    assert store.sql("select distinct raw_id from jobs where job_id = '1_4'").to_pylist() == [{"raw_id": "2"}]
     assert any("8 GPUs of jobs are known by Slurm's index (IDX) only" in note for note in report.notes)
     assert {row[5:] for row in _jobs(store)} == {("scontrol", "alice")}
     again = _import(store, tmp_path, text.replace("RUNNING", "COMPLETED"), "later", time_zone="Europe/Berlin")
