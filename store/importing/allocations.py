@@ -151,8 +151,8 @@ def _of_slurm(rows: pl.DataFrame, column: str, sheet: Sheet) -> pl.DataFrame:
             "tags of their nodes, in the store's folder tags, say which GPUs these are (docs/jobs.md); if it is the "
             f"driver's number on all of these nodes, say {typed('--map', column, 'index')}"
         )
-    found = rows.filter(by_index).with_columns(pl.Series("=gpu", gpus, pl.String))
-    return pl.concat([rows.filter(~by_index), found])
+    by_slurm = rows.filter(by_index).with_columns(pl.Series("=gpu", gpus, pl.String))
+    return pl.concat([rows.filter(~by_index), by_slurm])
 
 
 def _which_or_how_many(sheet: Sheet, gpu_column: Bound, unknown: pl.Expr) -> None:
@@ -291,12 +291,8 @@ def read_scontrol(text: str, rows: Rows) -> None:
             passed["have no GPU"] += 1
             continue
         values: dict[str, Value] = {name: fields.get(field) for name, field in _TEXTS.items()}
-        values |= {
-            "job": _job_id(fields),
-            "raw_id": fields["JobId"],
-            "user": fields.get("UserId", "").partition("(")[0],
-            "state": state,
-        }
+        values |= {"job": _job_id(fields), "raw_id": fields["JobId"], "state": state}
+        values |= {"user": fields.get("UserId", "").partition("(")[0]}
         values |= {"ended": None if state in _RUN else fields.get("EndTime")}
         _add(line, job, values, rows)
     for why, number in passed.items():

@@ -509,7 +509,6 @@ def _unpacked(packed: bytes, path: Path) -> bytes:
 
 
 def _limited(stream: Any, packed: bytes, path: Path) -> bytes:
-    """What a compressed stream holds."""
     parts, size = [], 0
     while part := stream.read(_PIECE):
         parts.append(part)

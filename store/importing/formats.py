@@ -135,39 +135,40 @@ def read(loaded: Content, options: Options) -> Sheet:
     begin = front.end() if front else 0
     head = loaded.data[begin : begin + HEAD].decode("utf-8-sig", "replace")
     _, first_of_host, _ = lines.by_host(head, path.name)[0]
-    known = next((known for known in FORMATS if known.fits(first_of_host)), None)
-    if known is None:
+    reader = next((reader for reader in FORMATS if reader.fits(first_of_host)), None)
+    if reader is None:
         for pattern, instead in _OTHERS:
             if re.search(pattern, head, re.MULTILINE | re.IGNORECASE):
                 raise InputError(f"{path} is {instead}")
         return content.cut(loaded, options)
     if options.header is not None:
-        raise InputError(f"{path} is of {known.name}, which names its values: leave out header=")
+        raise InputError(f"{path} is of {reader.name}, which names its values: leave out header=")
     text = loaded.take().decode("utf-8-sig", "replace")
-    rows = _rows(loaded, known, text, options)
+    rows = _rows(loaded, reader, text, options)
     of_stream = lines.written(text) if _OF_STREAM.search(text) else ()
     streams = [number for number, line in of_stream if _OF_STREAM.match(line)]
-    rows.refuse_rest(streams, f"it is of nvidia-smi --query-gpu, and the file is of {known.name}: split it")
+    rows.refuse_rest(streams, f"it is of nvidia-smi --query-gpu, and the file is of {reader.name}: split it")
     del text
     sheet = rows.finished()
     if not sheet.rows:
-        raise InputError(f"{path} is of {known.name} and holds no measurement: nothing to import")
+        raise InputError(f"{path} is of {reader.name} and holds no measurement: nothing to import")
     if not sheet.frame.height:
         reason, refused = max(sheet.refusals().items(), key=lambda entry: len(entry[1]))
         raise InputError(f"{path}: none of its {sheet.rows} rows can be used: {reason} (first line {min(refused)})")
     return sheet
 
 
-def _rows(loaded: Content, known: Format, text: str, options: Options) -> Rows:
+def _rows(loaded: Content, reader: Format, text: str, options: Options) -> Rows:
     """The rows of a file. If it has no times and no option gives them, it was written when it was last changed."""
     changed = loaded.path.stat().st_mtime_ns
     believed = options.at is None and _OLDEST_NS < changed <= time.time_ns() + NS
-    step_s = options.every or known.every_s
+    step_s = options.every or reader.every_s
 
     def rows_from(began_ns: int | None) -> Rows:
-        sheet = Sheet(loaded.file, options, sha256=loaded.sha256, size=loaded.size, format=known.name, kind=known.kind)
+        sheet = Sheet(loaded.file, options, format=reader.name, kind=reader.kind)
+        sheet.sha256, sheet.size = loaded.sha256, loaded.size
         rows = Rows(sheet, began_ns, step_s)
-        _read_hosts(known, text, rows)
+        _read_hosts(reader, text, rows)
         return rows
 
     rows = rows_from(changed if believed else None)
@@ -179,18 +180,18 @@ def _rows(loaded: Content, known: Format, text: str, options: Options) -> Rows:
             rows.note(f"its times are counted back, {step_s:g} s apart, from {date} store with --at and --every")
         else:
             rows.note(f"its time is taken from {date} store with --at")
-    if known.kind == "runs" and believed and rows.date_events(changed):
+    if reader.kind == "runs" and believed and rows.date_events(changed):
         rows.note(f"what happened to a GPU has no time in it, so that is {date} store with --at")
     return rows
 
 
-def _read_hosts(known: Format, text: str, rows: Rows) -> None:
+def _read_hosts(reader: Format, text: str, rows: Rows) -> None:
     """Read the lines of each host. One of which nothing can be read is refused, and the file if none can."""
     parts = lines.by_host(text, rows.file)
     for host, part, numbers in parts:
         rows.host, rows.numbers = host, numbers
         try:
-            known.read(part, rows)
+            reader.read(part, rows)
         except InputError as error:
             if len(parts) == 1 or (not len(rows) and host == parts[-1][0]):
                 raise

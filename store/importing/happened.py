@@ -82,12 +82,12 @@ def mark_lost(sheet: Sheet, readings: list[Bound], identities: list[Bound]) -> N
 
     Of readings that the GPU does not have, or this user may not see, the fields say so whether it answers or not.
     """
-    marks = [pl.col(item.column).str.extract(_MARK, 1) for item in (*readings, *identities)]
+    marks = [pl.col(bound.column).str.extract(_MARK, 1) for bound in (*readings, *identities)]
     kind = pl.coalesce(marks).str.to_lowercase().replace_strict(_KINDS, default=None, return_dtype=pl.String)
-    no_answer = [pl.col(item.column).str.to_lowercase().is_in(NO_ANSWER) for item in readings]
+    no_answer = [pl.col(bound.column).str.to_lowercase().is_in(NO_ANSWER) for bound in readings]
     silent = pl.sum_horizontal(pl.lit(0), *no_answer) > 1
     if any(sheet.counts(silent)):  # else the fields need not be looked at again: a log may be large
-        nothing = [is_placeholder(item.column, minus_one=False) for item in readings]
+        nothing = [is_placeholder(bound.column, minus_one=False) for bound in readings]
         silent &= pl.all_horizontal(failed | none for failed, none in zip(no_answer, nothing, strict=True))
     sheet.frame = sheet.frame.with_columns(
         pl.coalesce(kind, pl.when(silent).then(pl.lit(EventKind.LOST.value))).alias("=lost")
@@ -175,7 +175,6 @@ def _of_messages(sheet: Sheet, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _tell(sentences: Iterable[tuple[str, str]], number: int, notes: list[str]) -> None:
-    """Tell the first events in the report."""
     notes += [f"{gpu}: {detail}" for gpu, detail in islice(sentences, _SHOWN)]
     if number > _SHOWN:
         notes.append(f"{number - _SHOWN} more events are in the table `events`")

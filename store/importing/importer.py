@@ -32,14 +32,13 @@ _RUN_COLUMNS = [
     "run_id", "cluster", "workload", "gpu", "job_id", "began", "sm_clock_mhz", "mem_clock_mhz", "temperature_c",
     "power_w", "conditions", "status", "status_detail",
 ]  # fmt: skip
-# What is asked of the store, by the names of `Options`. `cards` are those of slots in which several were, one after
-# another.
-_KNOWN = {
-    "fleet": f"SELECT cluster, {', '.join(FLEET)} FROM gpus_now WHERE name IS NOT NULL",
-    "xids": f"SELECT cluster, gpu, ts, code FROM events WHERE kind = '{EventKind.XID.value}'",
-    "cards": f"SELECT cluster, name, gpu AS card, since FROM (SELECT * FROM ({views.cards('gpus')}) "
+# What is asked of the store: its GPUs, their XIDs, and the cards of slots in which several were, one after another.
+_QUERIES = (
+    f"SELECT cluster, {', '.join(FLEET)} FROM gpus_now WHERE name IS NOT NULL",
+    f"SELECT cluster, gpu, ts, code FROM events WHERE kind = '{EventKind.XID.value}'",
+    f"SELECT cluster, name, gpu AS card, since FROM (SELECT * FROM ({views.cards('gpus')}) "
     "QUALIFY count(DISTINCT gpu) OVER (PARTITION BY cluster, name) > 1) WHERE since < until",
-}
+)
 
 
 @dataclass
@@ -73,9 +72,9 @@ def import_file(into: Store | Path, path: Path, options: Options) -> Report:
     if not isinstance(into, Path):
         if (before := provenance.earlier(into)) is not None:
             return before  # before a large file is cut into rows, which takes long
-        known = {name: cache(partial(_known, into, query, options.cluster)) for name, query in _KNOWN.items()}
+        fleet, xids, cards = (cache(partial(_of_cluster, into, query, options.cluster)) for query in _QUERIES)
         order = tags.slurm_order(into.root / tags.SPOOL, options.cluster)
-        options = replace(options, slurm_order=order, **known)
+        options = replace(options, fleet=fleet, xids=xids, cards=cards, slurm_order=order)
     parsed = _parse(formats.read(loaded, options))
     store = Store.create(into) if isinstance(into, Path) else into
     with store.exclusive():  # no other import may store the same rows between the check and the append
@@ -92,7 +91,7 @@ def import_file(into: Store | Path, path: Path, options: Options) -> Report:
     return parsed.report
 
 
-def _known(store: Store, query: str, cluster: str) -> pl.DataFrame:
+def _of_cluster(store: Store, query: str, cluster: str) -> pl.DataFrame:
     """What the store knows of a cluster; texts are no categories."""
     rows = store.sql(query).polars().filter(pl.col("cluster") == cluster).drop("cluster")
     return rows.with_columns(pl.selectors.by_dtype(pl.Categorical).cast(pl.String))
@@ -274,7 +273,6 @@ def _unseen(parsed: Parsed, stored: pl.DataFrame) -> pl.DataFrame:
 
 
 def _jobs(store: Store, parsed: Parsed) -> dict[str, pl.DataFrame]:
-    """The rows of `jobs`. Rows whose allocations the store has just so are counted as duplicates."""
     of_exporter = parsed.sheet.source == JobSource.EXPORTER
     frame = allocations.going_on(store, parsed.frame) if of_exporter else parsed.frame
     kept = superseding.new_records(store, superseding.conformed(frame))
@@ -286,13 +284,11 @@ def _jobs(store: Store, parsed: Parsed) -> dict[str, pl.DataFrame]:
 
 
 def _timelines(store: Store, parsed: Parsed) -> dict[str, pl.DataFrame]:
-    """The rows of each table. Operations that the store already has are counted as duplicates."""
     new, gpus = timelines.unseen(store, parsed.frame, parsed.sheet.options)
     return {"operations": _counted(parsed, new), "gpus": gpus}
 
 
 def _node_power(store: Store, parsed: Parsed) -> dict[str, pl.DataFrame]:
-    """The rows of `node_power`. Readings that the store already has are counted as duplicates."""
     return {"node_power": _counted(parsed, node_power.unseen(store, parsed.frame))}
 
 

@@ -299,7 +299,6 @@ def _as_mapped(sheet: Sheet, meaning: Meaning, column: str, text: str, unit: str
 
 
 def _check_complete(sheet: Sheet) -> None:
-    """Raise InputError where a layout lacks what its rows need."""
     bound, mapped = sheet.bound, any(b.mapped for b in sheet.bound.values())
     if sheet.kind == "runs" and not {"time", "status"} & bound.keys():
         raise InputError("--map leaves no column for the duration: name one, for example COLUMN=time:ms")
@@ -326,7 +325,6 @@ def _check_complete(sheet: Sheet) -> None:
 
 
 def _apply_units(sheet: Sheet, units: Mapping[str, str]) -> None:
-    """Apply --unit, then the units of the layout."""
     by_column = {b.column: b for b in sheet.bound.values()}
     for column, text in sheet.options.units.items():
         target = sheet.bound.get("time") if column == "" else by_column.get(column)

@@ -139,7 +139,6 @@ def read_ipmitool(content: str, rows: Rows) -> None:
 
 
 def _add(line: int, rows: Rows, series: PowerSeries, value: float | None, **texts: Value) -> None:
-    """Add a reading in the unit of a series."""
     if value is None or value < 0 or (value == 0 and series.unit == "W"):
         rows.refuse(line, "it says no power, or 0 W, as a BMC does that does not measure it")
         return

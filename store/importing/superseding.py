@@ -58,7 +58,6 @@ def new_records(store: Store, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _changed(rows: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
-    """The allocations whose rows are not those that are stored."""
     had = conformed(stored)
     new = rows.join(had, on=_CONTENT, how="anti", nulls_equal=True).select(KEY).unique()
     count = rows.group_by(KEY).len("n").join(had.group_by(KEY).len("m"), on=KEY, nulls_equal=True)

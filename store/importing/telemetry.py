@@ -94,9 +94,9 @@ def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 def _time_of_lost(sheet: Sheet, column: str) -> None:
     """A row in which even the time says that the GPU is lost has that of the row before."""
-    known = pl.when(~is_placeholder(column, minus_one=False)).then(column)
+    stamp = pl.when(~is_placeholder(column, minus_one=False)).then(column)
     if sheet.frame["=lost"].count():
-        text = pl.when(pl.col("=lost").is_not_null()).then(known.forward_fill()).otherwise(column)
+        text = pl.when(pl.col("=lost").is_not_null()).then(stamp.forward_fill()).otherwise(column)
         sheet.frame = sheet.frame.with_columns(text.fill_null("").alias(column))
 
 

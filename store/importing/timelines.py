@@ -211,7 +211,6 @@ def read_ranks(path: Path, options: Options) -> dict[int, str]:
 
 
 def _pairs(path: Path) -> dict[str, str]:
-    """The lines `name: value` of a file. Raises InputError where a line is another."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

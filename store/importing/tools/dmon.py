@@ -169,7 +169,6 @@ def read_nvidia_smi(text: str, rows: Rows) -> None:
 
 
 def _header(line: str, match: re.Match[str]) -> list[str]:
-    """The words of a line of the header."""
     return _words(line[line.index("#", match.start()) + 1 :])
 
 

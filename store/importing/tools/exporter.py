@@ -176,7 +176,6 @@ class PageTimes:
 
 
 def _readings(page: str, rows: Rows) -> list[_Reading]:
-    """Everything about GPUs in the text. Raises InputError where there is nothing."""
     times, readings = PageTimes(rows), dict[tuple[str, str | int], _Reading]()
     about: dict[str, dict[str, Value]] = {}
     others: set[str] = set()  # metrics of GPUs that are not stored

@@ -247,7 +247,6 @@ def _add(start: _Start, rows: Rows) -> None:
 
 
 def _identities(start: _Start, tested: int, rows: Rows) -> list[dict[str, Value]]:
-    """Which GPU each of the tested ones is."""
     about_gpus = start.front + start.text
     listed = {int(number): (model, uuid) for number, model, uuid in _LISTED.findall(about_gpus)}
     devices = sorted({int(number) for number, _, _ in _INITIALISED.findall(about_gpus)})

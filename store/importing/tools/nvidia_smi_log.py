@@ -185,7 +185,6 @@ def _parsed(text: str, line: int) -> _Log:
 
 
 def _texts(element: ET.Element, path: str = "") -> Iterator[tuple[str, str]]:
-    """The texts inside an element by their paths in it."""
     for child in element:
         if child.tag not in _UNUSED and path.count("/") < _DEEPEST:
             yield f"{path}{child.tag}", (child.text or "").strip()

@@ -84,7 +84,6 @@ def read(text: str, rows: Rows) -> None:
 
 
 def _objects(text: str, rows: Rows) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The line and the results of each node."""
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
     if all(line[0] != "{" or line == "{" for _, line in lines[:1]):  # one document over several lines
         try:
@@ -194,7 +193,6 @@ def _measured(number: float, unit: str, metric: str) -> dict[str, Value]:
 
 
 def _path(metric: str) -> str:
-    """Where the bytes of a copy go, by the metric's name."""
     metric = metric.rpartition("/")[2].lower()
     if re.search("cpu|h2d|d2h|host", metric):
         return "pcie"
