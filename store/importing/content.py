@@ -138,8 +138,6 @@ class Sheet:
     names: list[str] = field(default_factory=list)
     frame: pl.DataFrame = field(default_factory=pl.DataFrame)
     rows: int = 0
-    sha256: str = ""
-    size: int = 0
     refused: Refused = field(default_factory=Refused)
     format: str = ""  # "" for a table
     kind: str = ""  # runs | telemetry | jobs | timelines | node_power
@@ -206,7 +204,7 @@ def cut(loaded: Content, options: Options) -> Sheet:
     Raises InputError where it is not text, or has no rows.
     """
     path, content = loaded.path, loaded.take()
-    sheet = Sheet(loaded.file, options, sha256=loaded.sha256, size=loaded.size)
+    sheet = Sheet(loaded.file, options)
     if content[:4] == b"PAR1":
         if options.header is not None:
             raise InputError(f"{path} is Parquet, which names its columns: leave out header=")

@@ -165,9 +165,7 @@ def _rows(loaded: Content, reader: Format, text: str, options: Options) -> Rows:
     step_s = options.every or reader.every_s
 
     def rows_from(began_ns: int | None) -> Rows:
-        sheet = Sheet(loaded.file, options, format=reader.name, kind=reader.kind)
-        sheet.sha256, sheet.size = loaded.sha256, loaded.size
-        rows = Rows(sheet, began_ns, step_s)
+        rows = Rows(Sheet(loaded.file, options, format=reader.name, kind=reader.kind), began_ns, step_s)
         _read_hosts(reader, text, rows)
         return rows
 

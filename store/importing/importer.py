@@ -55,7 +55,7 @@ class Parsed:
 
 def read_file(path: Path, options: Options) -> Parsed:
     """Read and parse one file; nothing is stored. Raises InputError (UnitError) if it cannot be used."""
-    return _parse(formats.read(Content.load(path), timelines.with_layout(path, options)))
+    return _parse(Content.load(path), timelines.with_layout(path, options))
 
 
 def import_file(into: Store | Path, path: Path, options: Options) -> Report:
@@ -75,7 +75,7 @@ def import_file(into: Store | Path, path: Path, options: Options) -> Report:
         fleet, xids, cards = (cache(partial(_of_cluster, into, query, options.cluster)) for query in _QUERIES)
         order = tags.slurm_order(into.root / tags.SPOOL, options.cluster)
         options = replace(options, fleet=fleet, xids=xids, cards=cards, slurm_order=order)
-    parsed = _parse(formats.read(loaded, options))
+    parsed = _parse(loaded, options)
     store = Store.create(into) if isinstance(into, Path) else into
     with store.exclusive():  # no other import may store the same rows between the check and the append
         if (before := provenance.earlier(store)) is not None:
@@ -97,8 +97,8 @@ def _of_cluster(store: Store, query: str, cluster: str) -> pl.DataFrame:
     return rows.with_columns(pl.selectors.by_dtype(pl.Categorical).cast(pl.String))
 
 
-def _parse(sheet: Sheet) -> Parsed:
-    options = sheet.options
+def _parse(loaded: Content, options: Options) -> Parsed:
+    sheet = formats.read(loaded, options)
     recognise(sheet)
     if sheet.kind != "timelines":
         timelines.check_none(sheet)
@@ -112,7 +112,7 @@ def _parse(sheet: Sheet) -> Parsed:
         sheet.notes.append("no times of the file are counted, so --every is not used")
     counts = Counts(sheet.rows, frame[LINE].n_unique(), len(sheet.duplicates), sheet.refused.count)
     assert counts.rows == counts.kept + counts.duplicates + counts.refused, "the rows do not add up"
-    report = Report.of(sheet, counts)
+    report = Report.of(sheet, loaded.sha256, counts)
     distinct = {name: frame[name].drop_nulls().n_unique() for name in ("gpu", "node", "rank") if name in frame.columns}
     report.gpus = distinct.get("gpu", 0)
     report.nodes = distinct["node"] if sheet.kind == "node_power" else 0

@@ -60,9 +60,9 @@ class Report:
     already: bool = False  # the file had been imported before; nothing was added
 
     @classmethod
-    def of(cls, sheet: Sheet, total: Counts) -> Report:
+    def of(cls, sheet: Sheet, sha256: str, total: Counts) -> Report:
         """The report on a sheet that was parsed."""
-        report = cls(sheet.file, sheet.layout, sheet.options.cluster, sheet.sha256, total, sheet.kind)
+        report = cls(sheet.file, sheet.layout, sheet.options.cluster, sha256, total, sheet.kind)
         report.refusals, report.ignored, report.notes = sheet.refusals(), sheet.ignored(), sheet.notes
         report.placeholders, report.units = sheet.placeholders, sheet.units
         return report

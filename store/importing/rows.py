@@ -167,7 +167,6 @@ class Rows:
         if self.allocations is None:
             about = self.sheet
             jobs = Sheet(about.file, about.options, notes=about.notes, format=about.format, kind="jobs", source=source)
-            jobs.sha256, jobs.size = about.sha256, about.size
             self.allocations = Rows(jobs)
         self.allocations.add(self._line(line), values)
 
