@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,6 @@ _HOUR_US = 3_600_000_000
 _SETTLED_US = 15 * 60_000_000  # a period is over when its journals are sealed, too
 _COLD_US = 7 * DAY_US
 _FEW_FILES = 8  # of other tables: so many are left alone
-_BATCH_BYTES = 2 << 30  # old files that change places at once: so much more space a pass takes
 
 
 @dataclass
@@ -101,7 +101,6 @@ def compact(
     done = Done()
     failure: StoreError | None = None
     with Compactor(root, pace) as compactor, files.readable(root):
-        compactor.tidy()
         commits.remove_leftovers(root)
         try:
             done.sealed, left_journals = sealing.seal_dead(root, pace)
@@ -109,49 +108,39 @@ def compact(
         except StoreError as error:  # the rest first: one journal that cannot be read must not stop it for ever
             failure = error
         _Pass(compactor, now_us, done, progress).run()
-        parquet.shorten_log(root)
+    parquet.shorten_log(root)
     if failure is not None:
         raise failure
     return done
 
 
 class _Pass:
-    """Plans and writes the files of a pass; they change places at the end, or after each `_BATCH_BYTES`."""
+    """Plans and writes the files of a pass."""
 
     def __init__(self, compactor: Compactor, now_us: int, done: Done, progress: Callable[[str], None]) -> None:
         self._root, self._compactor = compactor.root, compactor
         self._now, self._done, self._progress = now_us, done, progress
         self._verified = Verified(self._root)
-        self._bytes = 0  # of old files that wait for the next switch
-        self._closed: dict[Path, bool] = {}  # folders of days that are over; whether they get their smallest form
 
     def run(self) -> None:
-        with NewFiles() as batch:
-            for group in [*self._telemetry(), *self._other_tables()]:
-                self._compactor.beat()
-                self._progress(f"{group.spec.name}: {len(group.files)} files")
-                try:
-                    with NewFiles() as part:
-                        self._write(group, part)
-                        batch.take(part)
-                except (DamagedError, FileNotFoundError) as error:
-                    log.warning("%s", error)
-                if self._bytes > _BATCH_BYTES:
-                    self._switch(batch)
-            self._switch(batch)
+        for group in [*self._telemetry(), *self._other_tables()]:
+            self._compactor.beat()
+            self._progress(f"{group.spec.name}: {len(group.files)} files")
+            try:
+                with self._compactor.replacing(group.files) as part:
+                    self._write(group, part)
+                    self._done.before += len(part.old)
+                    self._done.after += len(part.moves)
+            except (DamagedError, FileNotFoundError) as error:
+                log.warning("%s", error)
 
-    def _switch(self, batch: NewFiles) -> None:
-        if not batch.old:
-            return
-        self._done.before += len(batch.old)
-        self._done.after += len(batch.moves)
-        self._compactor.switch(batch)
-        visible = snapshot.visible_now(self._root, TELEMETRY) if self._closed else []
-        by_day = file_names.by_day(snapshot.sound(TELEMETRY, visible, self._verified, lambda *_: None))
-        for folder, cold in self._closed.items():
-            with contextlib.suppress(OSError, DamagedError):
-                manifest.write(folder, by_day.get(folder.name, []), cold=cold)
-        self._closed, self._bytes = {}, 0
+    def _list(self, folder: Path, *, cold: bool) -> None:
+        """Write the manifest of a day that is over."""
+        with contextlib.suppress(OSError, DamagedError):
+            of_day = file_names.bounds_of_day(folder.name)
+            visible = snapshot.visible_now(self._root, TELEMETRY, of_day)
+            paths = snapshot.sound(TELEMETRY, visible, self._verified, lambda *_: None)
+            manifest.write(folder, file_names.by_day(paths).get(folder.name, []), cold=cold)
 
     def _skip(self, path: Path, reason: str) -> None:
         self._done.unreadable.append(f"{path}: {reason}")
@@ -203,12 +192,10 @@ class _Pass:
 
     def _write(self, group: _Group, part: NewFiles) -> None:
         """Write a group's rows under temporary names."""
-        part.old += group.files
         stem = f"compacted-{time.time_ns():x}"
         if not group.spec.partitioned:
             part.add(telemetry_files.files_of(self._root, group.spec, _plain_rows(group), stem))
             return
-        self._bytes += sum(path.stat().st_size for path in group.files)
         written_ns = 1000 * max(name_of(path).written_us for path in group.files)
         late = [path for path in group.files if path.parent.parent.name == LATE.name]
         self._done.late_rows += sum(map(parquet.rows_in, late))
@@ -220,7 +207,7 @@ class _Pass:
                 )
             )
         if group.closed:
-            self._closed |= {path.parent: group.codec == "cold" for path in part.moves.values()}
+            part.then.append(partial(self._list, next(iter(part.moves.values())).parent, cold=group.codec == "cold"))
 
 
 def _whole_day(day: Day, *, cold: bool) -> Iterator[_Group]:

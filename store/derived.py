@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import file_names, keys, manifest, parquet, replacing, snapshot, telemetry_files
+from . import file_names, keys, manifest, parquet, snapshot, telemetry_files
 from .file_names import DAY_US, Bounds
 from .notes import Skip, retried
-from .replacing import Compactor, NewFiles
+from .replacing import Compactor
 from .schema import DERIVED, LATE, MINUTES, TELEMETRY, Table, table
 from .system import files
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _HOUR_US = 3_600_000_000
-_BATCH_BYTES = 1 << 30  # of new files that change places at once
 _SUBJECTS = (TELEMETRY, LATE, MINUTES)
 _STEM = re.compile(r"derived-(?P<version>\d+)-(?P<rows>\d+)-(?P<written>\d+)-(?P<beside>\d+)-[0-9a-f]+-(?P<number>\d+)")
 
@@ -123,24 +122,6 @@ class Derivation(Compactor):
     day as it was or as it became.
     """
 
-    def __init__(self, root: Path, *, offline: bool = False) -> None:
-        super().__init__(root, replacing.pace_of(root, offline=offline))
-        self._waiting = NewFiles()
-        self._bytes = 0
-
-    def __enter__(self) -> Derivation:
-        super().__enter__()
-        self.tidy()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        try:
-            if not any(raised):
-                self._switch_days()
-        finally:
-            self._waiting.discard()
-            super().__exit__(*raised)
-
     def replace(self, day: int, origin: Origin, pieces: Iterable[Mapping[str, pa.Table]]) -> None:
         """The rows of a day (since 1970), some GPUs at a time, by table, in the order of the table. Raises StoreError.
 
@@ -148,27 +129,15 @@ class Derivation(Compactor):
         """
         made_of = f"{origin.version}-{origin.state.rows}-{origin.state.written_us}-{origin.beside}"
         stem, folder = f"derived-{made_of}-{time.time_ns():x}", file_names.day_folder(day)
-        within = Bounds(day * DAY_US, (day + 1) * DAY_US - 1)
-        with NewFiles() as of_day:
+        with files.readable(self.root):
+            within = file_names.bounds_of_day(folder)
+            old = [path for spec in DERIVED for path in snapshot.visible_now(self.root, spec, within)]
+        with self.replacing(path for path in old if path.parent.name == folder) as of_day:
             for number, tables in enumerate(pieces):
                 self.beat()
                 for name, rows in tables.items():
                     spec = table(name)
-                    new_files = telemetry_files.files_of(
-                        self.root, spec, keys.conform(spec, rows), f"{stem}-{number}", written_ns=time.time_ns(),
-                        codec="warm",
-                    )  # fmt: skip
-                    of_day.add(new_files)
-                    self._bytes += sum(len(content) for _, content in new_files)
-            with files.readable(self.root):
-                for spec in DERIVED:
-                    paths = snapshot.visible_now(self.root, spec, within)
-                    of_day.old += [path for path in paths if path.parent.name == folder]
-            self._waiting.take(of_day)
-        if self._bytes > _BATCH_BYTES:
-            self._switch_days()
-
-    def _switch_days(self) -> None:
-        if self._waiting.moves or self._waiting.old:
-            self.switch(self._waiting)
-        self._bytes = 0
+                    shaped, name = keys.conform(spec, rows), f"{stem}-{number}"
+                    of_day.add(
+                        telemetry_files.files_of(self.root, spec, shaped, name, written_ns=time.time_ns(), codec="warm")
+                    )

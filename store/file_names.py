@@ -155,10 +155,10 @@ def by_day(paths: Iterable[Path]) -> dict[str, list[Path]]:
     return days
 
 
-def within_days(day: str, bounds: Bounds) -> bool:
-    """Whether the folder of a day, `day=YYYY-MM-DD`, can hold a row within the bounds."""
-    number = day_number(day)
-    return number is None or not (bounds.last_us < number * DAY_US or bounds.first_us >= (number + 1) * DAY_US)
+def bounds_of_day(folder: str) -> Bounds:
+    """The bounds of what the folder of a day, `day=YYYY-MM-DD`, can hold."""
+    number = day_number(folder)
+    return EVER if number is None else Bounds(number * DAY_US, (number + 1) * DAY_US - 1)
 
 
 @functools.lru_cache(maxsize=4096)

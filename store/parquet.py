@@ -343,7 +343,7 @@ def paths_in(root: Path, spec: Table, bounds: file_names.Bounds) -> Iterator[Pat
     except FileNotFoundError:
         return
     for day, is_folder in days:
-        if is_folder and file_names.within_days(day, bounds):
+        if is_folder and file_names.bounds_of_day(day).overlap(bounds):
             yield from _paths_in(folder / day, bounds)
         elif not is_folder and (day.startswith("day=") or (day.endswith(".parquet") and day != file_names.EMPTY)):
             yield folder / day

@@ -25,7 +25,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -48,6 +48,7 @@ LOGS = ("delta", "iceberg")
 """The names of the logs that whorl writes."""
 LOG_GRACE_S = 3600.0
 _MOST_REGISTERED = 1 << 28  # bytes
+_BATCH_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,13 @@ class NewFiles:
     """Files that are written and durable, under temporary names until they are placed, and the `old` ones that they
     stand for; a context, which removes those that were not placed."""
 
-    def __init__(self) -> None:
+    def __init__(self, old: Iterable[Path] = ()) -> None:
         self.moves: dict[Path, Path] = {}
         """Temporary files with their places."""
-        self.old: list[Path] = []
+        self.old = list(old)
+        self.then: list[Callable[[], object]] = []
+        """What is called when they have changed places, before the old ones may go."""
+        self.bytes = 0
 
     def __enter__(self) -> Self:
         return self
@@ -90,6 +94,7 @@ class NewFiles:
         for path, content in contents:
             try:
                 self.moves[files.write(path, content)] = path
+                self.bytes += len(content)
             except OSError as error:
                 raise files.failed("write", path, error) from error
 
@@ -97,7 +102,9 @@ class NewFiles:
         """Take over the files of another one."""
         self.moves |= other.moves
         self.old += other.old
-        other.moves, other.old = {}, []
+        self.then += other.then
+        self.bytes += other.bytes
+        other.moves = {}
 
     def place(self) -> None:
         """Rename the files into their places, durably. Raises OSError."""
@@ -107,10 +114,10 @@ class NewFiles:
             files.sync_folder(folder)
 
     def discard(self) -> None:
-        """Remove those that still have temporary names."""
+        """Remove those that still have temporary names, so that they stand for nothing."""
         for temporary in self.moves:
             files.remove(temporary)
-        self.moves = {}
+        self.moves, self.old = {}, []
 
 
 _at_work: set[Path] = set()
@@ -122,19 +129,21 @@ class TakenError(StoreError):
 
 
 class Compactor:
-    """The one process that replaces files of a store, as long as the block runs.
+    """The one process that replaces files of a store, as long as the block runs; at its end all files that it replaces
+    change places, and before that where they take much space.
 
-    Entering raises TakenError where another one is at work. `progress` of a long pass should call `beat`. `version`:
-    the format of a store that has no note.
+    Entering raises TakenError where another one is at work. A long pass should call `beat`. `version`: the format of a
+    store that has no note; `most_bytes`: of new files that change places at once.
     """
 
-    def __init__(self, root: Path, pace: Pace, version: str = str(FORMAT)) -> None:
-        self.root, self.pace, self._version = root, pace, version
+    def __init__(self, root: Path, pace: Pace, *, version: str = str(FORMAT), most_bytes: float = _BATCH_BYTES) -> None:
+        self.root, self.pace, self._version, self._most_bytes = root, pace, version, most_bytes
         self._owner = processes.owner()
         self._note = ReplacementNote()
         self._beat_s = time.monotonic()
+        self._batch = NewFiles()
 
-    def __enter__(self) -> Compactor:
+    def __enter__(self) -> Self:
         with files.readable(self.root):
             highest = max(notes.numbers(self.root), default=0)
             last = notes.newest(self.root, strict=True)
@@ -147,16 +156,20 @@ class Compactor:
         _at_work.add(self.root)
         if last.step == 1:  # its switch was never made: nobody has read these files
             self._take_back()
+        self.tidy()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        _at_work.discard(self.root)
-        if self._note.owner is None:
-            return
-        with contextlib.suppress(OSError, StoreError):
-            if self._note.step == 1:
-                self._take_back()
-            self._advance(replace(self._note, owner=None))
+    def __exit__(self, *raised: object) -> None:
+        try:
+            if not any(raised) and (self._batch.moves or self._batch.old):
+                self.switch()
+        finally:
+            self._batch.discard()
+            _at_work.discard(self.root)
+            with contextlib.suppress(OSError, StoreError):
+                if self._note.step == 1:
+                    self._take_back()
+                self._advance(replace(self._note, owner=None))
 
     def _take_back(self) -> None:
         """Remove the new files of a step 1 while they are hidden, then the note of it."""
@@ -222,8 +235,25 @@ class Compactor:
             time.sleep(min(remainder, _BEAT_S / 2))
             self.beat()
 
-    def switch(self, replacement: NewFiles, then: Callable[[], object] = lambda: None) -> None:
-        """Let all files change places; `then` is called before old ones may go. Raises StoreError; then none did."""
+    @contextlib.contextmanager
+    def replacing(self, old: Iterable[Path]) -> Iterator[NewFiles]:
+        """The files that the block adds stand for `old` ones, if it ends without an error."""
+        with NewFiles(old) as part:
+            yield part
+            self._batch.take(part)
+        if self._batch.bytes > self._most_bytes:
+            self.switch()
+
+    def switch(self) -> None:
+        """Let all files change places. Raises StoreError; then none did."""
+        replacement, self._batch = self._batch, NewFiles()
+        with replacement:
+            self._switch(replacement)
+        for call in replacement.then:
+            call()
+        self.tidy()
+
+    def _switch(self, replacement: NewFiles) -> None:
         new = tuple(sorted(path.relative_to(self.root).as_posix() for path in replacement.moves.values()))
         old = [path.relative_to(self.root).as_posix() for path in replacement.old]
         try:
@@ -242,9 +272,7 @@ class Compactor:
             if isinstance(error, OSError):
                 raise files.failed("write", self.root, error) from error
             raise
-        replacement.moves, replacement.old = {}, []
-        then()
-        self.tidy()
+        replacement.moves = {}
 
     def tidy(self) -> None:
         """Remove the old files whose time has come, and the notes that no longer count."""
@@ -280,8 +308,8 @@ def tidy(root: Path) -> None:
         note, pace = notes.newest(root), pace_of(root)
         clock_s = files.clock(root / REPLACED.name) if note.old else 0.0
         if note.step == 1 or due(root, note, clock_s, pace.grace_s):
-            with Compactor(root, pace) as compactor:
-                compactor.tidy()
+            with Compactor(root, pace):
+                pass
 
 
 # -- table logs ----------------------------------------------------------------------------------------------

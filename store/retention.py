@@ -98,8 +98,6 @@ def prune(
     counts: Counter[str] = Counter()
     with files.readable(root), contextlib.ExitStack() as stack:
         compactor = None if dry_run else stack.enter_context(Compactor(root, replacing.pace_of(root, offline=offline)))
-        if compactor is not None:
-            compactor.tidy()
         days, counts["waiting"] = _days(root, until_ns // 1000)
         for day, paths in days.items():
             progress(day)
@@ -139,7 +137,7 @@ def _prune_day(root: Path, paths: list[Path], until_us: int, compactor: Compacto
     """
     stem, written_ns = f"pruned-{time.time_ns():x}", 1000 * max(name_of(path).written_us for path in paths)
     counts: Counter[str] = Counter()
-    with NewFiles() as replacement:
+    with NewFiles() if compactor is None else compactor.replacing(paths) as replacement:
         for number, rows in enumerate(telemetry_files.pieces(TELEMETRY, paths)):
             cold, hot = keys.before(rows, until_us)
             minutes = as_minutes(cold)
@@ -156,11 +154,9 @@ def _prune_day(root: Path, paths: list[Path], until_us: int, compactor: Compacto
                     replacement.add(new_files)
                     counts["after"] += sum(len(content) for _, content in new_files)
         if not counts["rows"]:
+            replacement.discard()
             return Counter(sparse=counts["sparse"])
         counts.update(days=1, before=sum(path.stat().st_size for path in paths))
-        if compactor is not None:
-            replacement.old = paths
-            compactor.switch(replacement)
     return counts
 
 

@@ -207,7 +207,7 @@ class Store:
         """A context in which rows of `schema.DERIVED` replace those of their day; `offline` as in `compact`."""
         from . import derived
 
-        return derived.Derivation(self.root, offline=offline)
+        return derived.Derivation(self.root, replacing.pace_of(self.root, offline=offline))
 
     def exclusive(self) -> contextlib.AbstractContextManager[None]:
         """A lock for code that appends only what the store does not have. Hold it from the check to the append."""

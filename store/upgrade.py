@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from . import commits, file_names, journal_file, keys, parquet, replacing, seali
 from .folder import furnish, read_about, write_about
 from .formats import other_format, upgrades
 from .journal_file import JournalName
-from .replacing import Compactor, NewFiles
+from .replacing import Compactor
 from .schema import COLUMNS, FORMAT, LATE, TABLES, Table
 from .system import files
 
@@ -55,29 +56,39 @@ def upgrade(root: Path, *, offline: bool = False, progress: Callable[[str], None
     with commits.exclusive(root), files.readable(root):
         pace = replacing.pace_of(root, offline=offline)
         with (
-            Compactor(root, pace, done.older) as compactor,
+            Compactor(root, pace, version=done.older, most_bytes=math.inf) as compactor,
             _older_journals(root) as journals,
-            NewFiles() as replacement,
         ):
-            compactor.tidy()
             for spec in (*TABLES, LATE):
                 for path in snapshot.visible_now(root, spec):
                     compactor.beat()
                     try:
-                        _rewrite(spec, path, replacement, progress)
+                        older = _older_rows(spec, path)
                     except ValueError as error:
                         done.unreadable.append(f"{path}: {error}")
                         log.warning("left %s alone: %s", path, error)
-            done.files = len(replacement.old)
+                        continue
+                    if older is None:
+                        continue
+                    progress(f"{spec.name}: {path.name}")
+                    stated, rows = older
+                    content = parquet.encode(
+                        spec, rows, codec="warm" if path.name.startswith("compacted-") else "fresh"
+                    )
+                    with compactor.replacing([path]) as part:
+                        part.add([(path.with_name(file_names.compose(spec.name, stated, content)), content)])
+                    done.files += 1
             if done.older != done.newer:
                 about |= {"columns": COLUMNS}
-                compactor.switch(replacement, then=lambda: write_about(root, about, ""))
+                with compactor.replacing([]) as part:
+                    part.then.append(lambda: write_about(root, about, ""))
+                compactor.switch()
                 try:
                     furnish(root, about)
                 except StoreError as error:
                     log.warning("%s; until then other DuckDB clients may be unable to read it", error)
-            elif replacement.old:
-                compactor.switch(replacement)
+            elif done.files:
+                compactor.switch()
             done.journals = len(sealing.seal(root, journals, pace))
     return done
 
@@ -96,18 +107,6 @@ def _older_journals(root: Path) -> Iterator[list[JournalName]]:
                 f"{living[0].writer} writes to {root} ({living[0].path}): stop it, and run `whorl store upgrade` again"
             )
         yield dead
-
-
-def _rewrite(spec: Table, path: Path, replacement: NewFiles, progress: Callable[[str], None]) -> None:
-    """Write a file of an older format anew. Raises OSError, StoreError, and ValueError for one that is damaged."""
-    older = _older_rows(spec, path)
-    if older is None:
-        return
-    progress(f"{spec.name}: {path.name}")
-    stated, rows = older
-    content = parquet.encode(spec, rows, codec="warm" if path.name.startswith("compacted-") else "fresh")
-    replacement.add([(path.with_name(file_names.compose(spec.name, stated, content)), content)])
-    replacement.old.append(path)
 
 
 def _older_rows(spec: Table, path: Path) -> tuple[file_names.FileName, pa.Table] | None:

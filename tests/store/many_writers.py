@@ -129,7 +129,9 @@ class Node:
         elif kind == JOB:
             self._append_job(f"n{self._number}-{count_of(JOB, self.done)}", again=again)
         else:
+            began_s = time.monotonic()
             self.journal.publish()
+            self._load.say(f"publish {self._number}", publish_s=time.monotonic() - began_s)
         self.done += 1
         self._counts[1, self._number], self._again = self.done, False
         if kind == PUBLISH:
@@ -385,9 +387,12 @@ def run(load: Load, *, short_waits: bool) -> dict[str, Any]:
         failures.append("the end failed")
     lines = [json.loads(line) for path in sorted(load.home.glob("*.log")) for line in path.read_text().splitlines()]
     steps = load.counts()[1]
+    published_s = [line["publish_s"] for line in lines if "publish_s" in line]
+    quantiles = dict(zip(("median", "p99", "most"), np.quantile(published_s, [0.5, 0.99, 1.0]).round(3), strict=True))
     return {
         "nodes": load.nodes, "processes": load.processes, "seconds": load.seconds, "kills": dict(kills),
         "steps": {kind: int(count_of(kind, steps).sum()) for kind in (BURST, CORRECTION, JOB, PUBLISH)},
+        "publish_s": {"n": len(published_s)} | quantiles,
         "wrong": failures + [text for line in lines for text in line.get("wrong", [])],
         "answers": sum("answer" in line for line in lines),
         "care": [line for line in lines if "care" in line],

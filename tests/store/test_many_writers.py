@@ -30,6 +30,7 @@ def test_every_acknowledged_row_is_there_once_while_processes_write_and_are_kill
         "--folder", tmp_path,
     )  # fmt: skip
     assert min(answer["steps"].values()) >= 4
+    assert 0 < answer["publish_s"]["median"] <= answer["publish_s"]["p99"] <= answer["publish_s"]["most"] < 60
 
 
 @pytest.mark.long
