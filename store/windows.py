@@ -80,7 +80,7 @@ class Windows:
         with self._lock:
             self._noted.append(pa.table([cluster, gpu, began, ended, until], names=[*WINDOW]))
             self._count += len(gpu)
-            return pa.array(np.arange(self._count - len(gpu), self._count))
+            return _arrow(np.arange(self._count - len(gpu), self._count))
 
     def find(self, number):  # type: ignore[no-untyped-def]
         """The figures (`FIGURES`) of windows, by their numbers."""
@@ -88,7 +88,10 @@ class Windows:
             if self._noted:
                 self._found.append(figures(self._rows, pa.concat_tables(self._noted), self._stopped))
                 self._noted = []
-            return pa.chunked_array(self._found, self._found[0].type).take(number)
+            found, first, n = pa.chunked_array(self._found, self._found[0].type), number[0].as_py(), len(number)
+            # In a row, but where a query has several such views. `take` would load all that Arrow computes.
+            in_a_row = number[n - 1].as_py() - first == n - 1
+            return found.slice(first, n) if in_a_row else found.take(number)
 
 
 def figures(rows: Rows, windows: pa.Table, stopped: threading.Event | None = None) -> pa.StructArray:
@@ -101,16 +104,17 @@ def figures(rows: Rows, windows: pa.Table, stopped: threading.Event | None = Non
     the median is the (n+1)/2-th and the 95th percentile the 0.95n-th lowest. Raises OSError and pyarrow.ArrowException
     where a file cannot be read, InterruptedError when `stopped` is set.
     """
-    index = WindowIndex(windows)
-    totals = _Totals(_in_one(windows.take(pa.array(index.rows))))
+    batch = _in_one(windows)
+    index = WindowIndex(batch)
+    totals = _Totals(batch, index.rows)
     for part in parts_of(TELEMETRY.name, _near(rows, index)):
         totals.begin(file_names.day_number(str(part.day)) or 0)
-        for batch, complete in _batches(part, index, rows, _COLUMNS):
+        for readings, complete in _batches(part, index, rows, _COLUMNS):
             if stopped is not None and stopped.is_set():
                 raise InterruptedError("the query was stopped")
-            totals.add(batch, index.slices(batch), complete)
+            totals.add(readings, index.slices(readings), complete)
         totals.end()
-    return totals.figures().take(pa.array(np.argsort(index.rows)))
+    return totals.figures(np.argsort(index.rows))
 
 
 def readings(
@@ -124,7 +128,7 @@ def readings(
     """
     if not rows.files and rows.late is None:
         return
-    index = WindowIndex(windows)
+    index = WindowIndex(_in_one(windows))
     for part in parts_of(TELEMETRY.name, _near(rows, index)):
         for batch, _ in _batches(part, index, rows, [*dict.fromkeys((*KEY, *columns))]):
             slices = index.slices(batch)
@@ -139,16 +143,13 @@ class WindowIndex:
     """Windows, to be looked up by cluster, GPU and time. Their numbers are in this order of GPU, cluster and time, as
     the rows of telemetry are."""
 
-    def __init__(self, windows: pa.Table) -> None:
+    def __init__(self, windows: pa.RecordBatch) -> None:
         """`windows` has the columns `WINDOW`."""
-        table = _in_one(windows)
-        (cluster, clusters), (gpu, gpus) = _codes(table["cluster"]), _codes(table["gpu"])
+        (cluster, clusters), (gpu, gpus) = (_ranks(windows[name].to_pylist()) for name in ("cluster", "gpu"))
         names = [(name or "").encode() for name in gpus]
-        rank = np.empty(len(names), np.int64)
-        rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
-        began, until = (_numbers(table, name, absent) for name, absent in (("began", _HIGH), ("until", _LOW)))
-        self.rows: Integers = np.lexsort((began, cluster, rank[gpu]))
-        """(windows,) the row of each window in the table, by its number."""
+        began, until = (_numbers(windows, name, absent) for name, absent in (("began", _HIGH), ("until", _LOW)))
+        self.rows: Integers = np.lexsort((began, cluster, gpu))
+        """(windows,) the row of each window in the batch, by its number."""
         gpu, cluster = gpu[self.rows], cluster[self.rows]
         self._times_us = np.stack((began, until))[:, self.rows]  # when each begins and ends
         edges = np.flatnonzero(np.diff(gpu, prepend=-2) | np.diff(cluster, prepend=-2)).tolist()
@@ -215,10 +216,18 @@ class _Slices:
         )
 
 
+def _ranks(texts: list[str | None]) -> tuple[Integers, list[str | None]]:
+    """Each text's position in the order of their bytes, and the texts in this order."""
+    in_order = sorted({*texts}, key=lambda text: (text or "").encode())
+    ranks = {text: rank for rank, text in enumerate(in_order)}
+    return np.fromiter(map(ranks.__getitem__, texts), np.int64, len(texts)), in_order
+
+
 def _codes(column: pa.Array) -> tuple[NDArray[Any], list[str | None]]:
     """The number of each row's text, and these texts; the last one is None, with the number -1."""
     coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    return coded.indices.fill_null(-1).to_numpy(), [*coded.dictionary.to_pylist(), None]
+    indices = coded.indices.fill_null(-1) if coded.null_count else coded.indices
+    return indices.to_numpy(), [*coded.dictionary.to_pylist(), None]
 
 
 def _near(rows: Rows, index: WindowIndex) -> Rows:
@@ -274,25 +283,28 @@ def _in_one(rows: pa.Table) -> pa.RecordBatch:
 class _Totals:
     """What is known of each window from the readings that were added: an array for each figure."""
 
-    def __init__(self, windows: pa.RecordBatch) -> None:
-        """`windows` has the columns `WINDOW`, and is sorted by GPU."""
+    def __init__(self, windows: pa.RecordBatch, order: Integers) -> None:
+        """`windows` has the columns `WINDOW`; `order`: the row in it of each window."""
         self._began_us, self._until_us, self._ended_us = (
-            _numbers(windows, name, absent) for name, absent in (("began", _HIGH), ("until", _LOW), ("ended", _HIGH))
+            _numbers(windows, name, absent)[order]
+            for name, absent in (("began", _HIGH), ("until", _LOW), ("ended", _HIGH))
         )
-        self._of = {name: np.full(len(windows), start) for name, (_, start) in _REDUCED.items()}
-        self._of |= {name: np.full(len(windows), _HIGH) for name in ("low_mj", "low_us", "high_us")}
-        self._of["high_mj"] = np.full(len(windows), _LOW)
-        self._median, self._p95 = (np.full(len(windows), np.nan) for _ in range(2))
-        self._tenths = _NO_TENTHS  # of windows that go on on another day, or have too many readings
-        self._has_tenths = np.zeros(len(windows), bool)  # which got some of these from the piece
+        self._of = {name: np.full(len(order), start) for name, (_, start) in _REDUCED.items()}
+        self._of |= {name: np.full(len(order), _HIGH) for name in ("low_mj", "low_us", "high_us")}
+        self._of["high_mj"] = np.full(len(order), _LOW)
+        self._median, self._p95 = (np.full(len(order), np.nan) for _ in range(2))
         self._keys: list[Integers] = []  # window << _TENTH | tenth, of all other readings
         self._room = 0  # for so many of them
+        self._tenths = _NO_TENTHS  # of windows that go on on another day, or have too many readings
 
     def begin(self, day: int) -> None:
-        """Readings of a piece of this day follow: all that the day has of their GPUs."""
+        """Readings of a piece of this day follow: all that the day has of their GPUs. Days come in their order."""
         day_us, next_us = day * file_names.DAY_US, (day + 1) * file_names.DAY_US
         self._goes_on = (self._began_us < day_us) | (self._until_us > next_us)
-        self._is_over = self._until_us <= next_us
+        keys, readings = self._tenths
+        is_over = (self._until_us <= day_us)[keys >> _TENTH]
+        self._set_quantiles(keys[is_over], readings[is_over].cumsum())
+        self._tenths = keys[~is_over], readings[~is_over]
 
     def add(self, batch: pa.RecordBatch, slices: _Slices, complete: int) -> None:
         """Add the readings of a batch that are in windows. `complete`: windows below this number have no more readings
@@ -301,34 +313,31 @@ class _Totals:
         if not len(numbers):
             return
         ts, mw = batch["ts"].view("int64").to_numpy(), _power_mw(batch)
-        mhz, celsius, low_mj, high_mj = (
-            _numbers(batch, *column)
-            for column in (("sm_clock_mhz", _LOW), ("temperature_c", _LOW), ("energy_mj", _HIGH), ("energy_mj", _LOW))
-        )
-        readings = end - first
+        mhz, celsius = (_numbers(batch, name, _LOW) for name in ("sm_clock_mhz", "temperature_c"))
         edges = np.stack((first, end), axis=1).ravel()
 
         def reduced(reduce: np.ufunc, values: NDArray[Any]) -> Integers:
             return np.asarray(reduce.reduceat(np.append(values, 0), edges, dtype=np.int64)[::2])
 
-        counted = reduced(np.add, mw > 0)
+        has_mhz = mhz > _LOW
         of_slices = {
-            "n": readings, "counted": counted, "sum_mw": reduced(np.add, mw), "most_mw": reduced(np.maximum, mw),
-            "clocks": reduced(np.add, mhz > _LOW), "sum_mhz": reduced(np.add, np.where(mhz > _LOW, mhz, 0)),
-            "celsius": reduced(np.maximum, celsius), "first_us": ts[first], "last_us": ts[end - 1],
+            "n": end - first, "counted": reduced(np.add, mw > 0), "sum_mw": reduced(np.add, mw),
+            "most_mw": reduced(np.maximum, mw), "clocks": reduced(np.add, has_mhz),
+            "sum_mhz": reduced(np.add, mhz * has_mhz), "celsius": reduced(np.maximum, celsius),
+            "first_us": ts[first], "last_us": ts[end - 1],
         }  # fmt: skip
         for name, (reduce, _) in _REDUCED.items():
             self._of[name][numbers] = reduce(self._of[name][numbers], of_slices[name])
         slice_of, places = slices.readings()
-        for name, reduce, is_better, mj in (
-            ("low", np.minimum, np.less, low_mj), ("high", np.maximum, np.greater, high_mj),
-        ):  # fmt: skip
+        for name, reduce, absent in (("low", np.minimum, _HIGH), ("high", np.maximum, _LOW)):
             if "energy_mj" in batch.schema.names:
+                mj = _numbers(batch, "energy_mj", absent)
                 extreme = reduced(reduce, mj)
-                equal = np.flatnonzero(mj[places] == np.repeat(extreme, readings))
-                first_us = ts[places[equal[equal.searchsorted(np.cumsum(readings) - readings)]]]
+                equal = np.flatnonzero(mj[places] == extreme[slice_of])
+                first_us = ts[places[equal[slice_of[equal].searchsorted(np.arange(len(numbers)))]]]
                 before, before_us = self._of[f"{name}_mj"][numbers], self._of[f"{name}_us"][numbers]
-                is_new = is_better(extreme, before) | ((extreme == before) & (first_us < before_us))
+                is_new = (before != extreme) & (reduce(before, extreme) == extreme)
+                is_new |= (before == extreme) & (first_us < before_us)
                 self._of[f"{name}_mj"][numbers[is_new]] = extreme[is_new]
                 self._of[f"{name}_us"][numbers[is_new]] = first_us[is_new]
         tenths = (mw // 100)[places]
@@ -342,58 +351,50 @@ class _Totals:
     def end(self) -> None:
         """The piece has no more readings."""
         self._take_quantiles(len(self._until_us))
-        is_over, (keys, readings) = self._has_tenths & self._is_over, self._tenths
-        self._has_tenths[:] = False
-        of_over = is_over[keys >> _TENTH]
-        self._tenths = keys[~of_over], readings[~of_over]
-        keys = keys[of_over]
-        self._set_quantiles(keys, _ends(keys), readings[of_over].cumsum())
 
     def _take_quantiles(self, complete: int) -> None:
         """Take those of windows below this number. Of those that go on, count the readings at each tenth of a watt."""
         keys = np.concatenate(self._keys or [_NO_TENTHS[0]])
         keys.sort(kind="stable")  # made for arrays that are sorted in parts
-        open_keys = keys[keys.searchsorted(complete << _TENTH) :]
-        keys = keys[: len(keys) - len(open_keys)]
+        keys, open_keys = np.split(keys, [keys.searchsorted(complete << _TENTH)])
+        if len(open_keys) > _MOST_KEYS:
+            self._goes_on[open_keys >> _TENTH] = True
+            keys, open_keys = np.append(keys, open_keys), open_keys[:0]
+        self._keys = [open_keys]
         ends = _ends(keys)
-        windows = keys[ends - 1] >> _TENTH
-        goes_on = self._goes_on[windows] | self._has_tenths[windows]
+        goes_on = self._goes_on[keys[ends - 1] >> _TENTH]
         if goes_on.any():
             of_these = np.repeat(goes_on, np.diff(ends, prepend=0))
             self._count(keys[of_these])
             keys = keys[~of_these]
-            ends = _ends(keys)
-        self._set_quantiles(keys, ends)
-        if len(open_keys) > _MOST_KEYS:
-            self._count(open_keys)
-            open_keys = open_keys[:0]
-        self._keys = [open_keys]
+        self._set_quantiles(keys)
 
     def _count(self, keys: Integers) -> None:
-        self._has_tenths[keys >> _TENTH] = True
         keys, readings = np.concatenate((self._tenths[0], keys)), np.append(self._tenths[1], np.ones_like(keys))
         order = np.argsort(keys, kind="stable")
         starts = np.flatnonzero(np.diff(keys[order], prepend=-1))
-        self._tenths = keys[order][starts], np.add.reduceat(readings[order], starts) if len(keys) else readings
+        self._tenths = keys[order][starts], np.add.reduceat(readings[order], starts)
 
-    def _set_quantiles(self, keys: Integers, ends: Integers, below: Integers | None = None) -> None:
-        """Of windows with all their readings. Each has the sorted keys up to before its `ends`; `below`: how many
-        readings have one of the keys so far, None: each has one."""
+    def _set_quantiles(self, keys: Integers, below: Integers | None = None) -> None:
+        """Of windows with all their readings, by sorted keys; `below`: how many readings have one of the keys so far,
+        None: each has one."""
+        ends = _ends(keys)
         windows, upto = keys[ends - 1] >> _TENTH, ends if below is None else below[ends - 1]
         n = np.diff(upto, prepend=0)
         for figure, part in ((self._median, 2), (self._p95, 20)):
             rank = upto - n // part
             figure[windows] = (keys[rank - 1 if below is None else below.searchsorted(rank)] & _TENTHS) / 10
 
-    def figures(self) -> pa.StructArray:
-        """The figures of each window."""
-        keys, readings = self._tenths  # of windows without readings on their last day
-        self._set_quantiles(keys, _ends(keys), readings.cumsum())
-        of, n, counted = self._of, self._of["n"], self._of["counted"]
+    def figures(self, order: Integers) -> pa.StructArray:
+        """The figures of windows by their numbers."""
+        keys, readings = self._tenths
+        self._set_quantiles(keys, readings.cumsum())
+        of = {name: values[order] for name, values in self._of.items()}
+        n, counted = of["n"], of["counted"]
         has_power, has_counter = counted > 0, of["low_mj"] < _HIGH
         mean_w = of["sum_mw"] / np.maximum(counted, 1) / 1e3
-        ended_us = np.where(self._ended_us == _HIGH, of["last_us"], self._ended_us)
-        window_s = np.where(n > 0, ended_us - self._began_us, 0) / 1e6
+        ended_us = np.where(self._ended_us[order] == _HIGH, of["last_us"], self._ended_us[order])
+        window_s = np.where(n > 0, ended_us - self._began_us[order], 0) / 1e6
         # Of how many seconds power and counter tell.
         power_s = np.where(has_power, of["last_us"] - of["first_us"], 0) / 1e6 * counted / np.maximum(n, 1)
         counter_s = np.where(has_counter, of["high_us"] - of["low_us"], 0) / 1e6
@@ -404,12 +405,12 @@ class _Totals:
         by_power = ~by_counter & (power_s > 0) & (power_s >= 0.5 * window_s)
         rate_w = np.where(by_counter, counter_j / np.where(by_counter, counter_s, 1), mean_w)
         columns = [
-            pa.array(n),
-            *(pa.array(watts, mask=~has_power) for watts in (mean_w, self._median, self._p95)),
-            pa.array(rate_w * window_s, mask=~(by_counter | by_power)),
-            pa.array(np.where(by_counter, "counter", "power"), pa.string(), mask=~(by_counter | by_power)),
-            pa.array(of["sum_mhz"] / np.maximum(of["clocks"], 1), mask=of["clocks"] == 0),
-            pa.array(of["celsius"], mask=of["celsius"] == _LOW),
+            _arrow(n),
+            *(_arrow(watts, has_power) for watts in (mean_w, self._median[order], self._p95[order])),
+            _arrow(rate_w * window_s, by_counter | by_power),
+            pa.array(np.select([by_counter, by_power], ["counter", "power"], None).tolist(), pa.string()),
+            _arrow(of["sum_mhz"] / np.maximum(of["clocks"], 1), of["clocks"] > 0),
+            _arrow(of["celsius"], of["celsius"] > _LOW),
         ]
         return pa.StructArray.from_arrays(columns, names=[column.name for column in FIGURES])
 
@@ -428,7 +429,7 @@ def _power_mw(batch: pa.RecordBatch) -> Integers:
     if "quality" in batch.schema.names:
         codes, marks = _codes(batch["quality"])
         counts &= np.array([not any(name in (mark or "") for name in UNTRUSTED_POWER) for mark in marks])[codes]
-    return np.where(counts, mw, 0)
+    return mw * counts
 
 
 def _numbers(batch: pa.RecordBatch, name: str, absent: int) -> Integers:
@@ -437,3 +438,11 @@ def _numbers(batch: pa.RecordBatch, name: str, absent: int) -> Integers:
         return np.full(len(batch), absent)
     column = batch[name].view("int64")
     return np.asarray((column.fill_null(absent) if column.null_count else column).to_numpy())
+
+
+def _arrow(values: NDArray[Any], present: NDArray[np.bool_] | None = None) -> pa.Array:
+    """Numbers as Arrow has them. `pa.array` would load `numpy.ma` for this, which takes as long as 100,000 readings."""
+    nulls = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
+    return pa.Array.from_buffers(
+        pa.from_numpy_dtype(values.dtype), len(values), [nulls, pa.py_buffer(np.ascontiguousarray(values))]
+    )

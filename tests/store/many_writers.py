@@ -48,7 +48,7 @@ for module in ("polars", "pyarrow.dataset", "whorl.store.compaction", "whorl.sto
     import_module(module)  # once, before processes are forked: each would take a second for it
 
 BURST, CORRECTION, JOB, PUBLISH = "bcjp"
-PROGRAM = BURST * 3 + CORRECTION + BURST * 2 + JOB + BURST * 3 + PUBLISH
+PROGRAM = BURST * 2 + PUBLISH + BURST + CORRECTION + BURST * 2 + JOB + BURST * 3 + PUBLISH
 GPUS, READINGS, RESULTS = 2, 4, 3  # of a node, of a GPU in a burst, of a run
 BASE_MW, CHANGE_MW = 100_000, 1_000_000
 SHORT_WAITS = Pace(0.05, 0.05, 60.0)
@@ -131,7 +131,8 @@ class Node:
         else:
             began_s = time.monotonic()
             self.journal.publish()
-            self._load.say(f"publish {self._number}", publish_s=time.monotonic() - began_s)
+            if self._load.remaining_s() > 0:  # at the end all publish what they have at once
+                self._load.say(f"node {self._number}", publish_s=time.monotonic() - began_s)
         self.done += 1
         self._counts[1, self._number], self._again = self.done, False
         if kind == PUBLISH:
@@ -159,7 +160,7 @@ class Node:
 
 
 def write(load: Load, name: str) -> None:
-    """Be a process of nodes, until the time is over and each of them has done all of its program once."""
+    """Be a process of nodes, until the time is over and one of them has done all of its program once."""
     store, nodes = Store(load.root), list[Node]()
     for number in range(int(name.split()[1]), load.nodes, load.processes):
         while len(nodes) * load.processes + int(name.split()[1]) <= number:
@@ -169,9 +170,9 @@ def write(load: Load, name: str) -> None:
                 if load.remaining_s() < -END_S:
                     raise
                 time.sleep(0.2)
-    while load.remaining_s() > 0 or min(node.done for node in nodes) < len(PROGRAM):
+    while load.remaining_s() > 0 or max(node.done for node in nodes) < len(PROGRAM):
         time.sleep(load.each_s / len(nodes) * random.uniform(0.5, 1.5))
-        node = random.choice(nodes) if load.remaining_s() > 0 else min(nodes, key=lambda node: node.done)
+        node = random.choice(nodes) if load.remaining_s() > 0 else max(nodes, key=lambda node: node.done)
         try:
             node.step()
         except StoreError as error:
