@@ -13,13 +13,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from ..errors import InputError, StoreError
 from . import commits, file_names, keys, notes, parquet, parts, snapshot, telemetry_files
+from .file_names import EVER, Bounds
 from .formats import other_format
 from .schema import (
     DERIVED,
@@ -31,7 +31,6 @@ from .schema import (
     TABLES,
     TELEMETRY,
     Table,
-    arrow_schema,
 )
 from .store import Store
 from .system import files
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MINUTE_US = 60_000_000
+_LARGE = (MINUTES, NODE_POWER)  # tables that are taken in by pieces, as telemetry is
 _FOLLOW = (LATEST, *DERIVED)  # tables whose rows follow from those of telemetry
 _CLUSTERED = ("gpus", "runs", "latest", "jobs", "campaigns")  # tables that name every cluster of a store
 
@@ -186,25 +186,22 @@ class _Merge:
         self, store: Store, source: Store, name: str, cluster: str | None, progress: Callable[[str], None]
     ) -> None:
         self._store, self._source, self._cluster, self._progress = store, source, cluster, progress
-        self._stem = f"merged-{uuid4().hex[:16]}"
         self._done = Merged(name)
 
     def run(self) -> Merged:
         with self._store.exclusive():
             self._compare_places()
+            stem, number = f"merged-{uuid4().hex[:16]}", 0
             last: dict[Table, pa.Table] = {}
-            for number, piece in enumerate(chain(self._new_readings(), self._new_minutes(), self._new_powers())):
-                self._commit(last, f"{self._stem}-{number}")
-                last = piece
-            for spec in TABLES:
-                if spec not in (TELEMETRY, MINUTES, NODE_POWER, *DERIVED) and len(rows := self._new_rows(spec)):
+            for spec in (TELEMETRY, *_LARGE, *(spec for spec in TABLES if spec not in (TELEMETRY, *_LARGE, *DERIVED))):
+                for rows in self._new_readings() if spec == TELEMETRY else self._new_rows(spec):
+                    if spec in last:
+                        commits.commit(self._store.root, last, f"{stem}-{number}", dated=True)
+                        last, number = {}, number + 1
                     last[spec] = rows
-            self._commit(last, self._stem)
+            if last:
+                commits.commit(self._store.root, last, stem, dated=True)
         return self._done
-
-    def _commit(self, tables: dict[Table, pa.Table], name: str) -> None:
-        if tables:
-            commits.commit(self._store.root, tables, name, dated=True)
 
     def _in_cluster(self, rows: pa.Table) -> pa.Table:
         """The rows with the cluster that they get."""
@@ -220,7 +217,7 @@ class _Merge:
             if number:
                 counts[name] = counts.get(name, 0) + number
 
-    def _new_readings(self) -> Iterator[dict[Table, pa.Table]]:
+    def _new_readings(self) -> Iterator[pa.Table]:
         """The readings that the store has not, or has from an earlier time."""
         import pyarrow as pa
 
@@ -240,28 +237,11 @@ class _Merge:
             self._count(TELEMETRY.name, len(new), len(outside) - len(new) - len(newer))
             self._done.replaced += len(newer)
             if len(new) or len(newer):
-                yield {TELEMETRY: pa.concat_tables([new, newer])}
+                yield pa.concat_tables([new, newer])
 
-    def _new_minutes(self) -> Iterator[dict[Table, pa.Table]]:
-        """The minutes that the store has neither as minutes nor as readings."""
-        for part in self._source.parts(MINUTES.name):
-            rows = self._in_cluster(part.arrow())
-            new = self._unknown(MINUTES, self._outside(rows, rows, partial(_per_minute, self._store)))
-            if len(new):
-                yield {MINUTES: new}
-
-    def _new_powers(self) -> Iterator[dict[Table, pa.Table]]:
-        """The readings of nodes' meters that the store has not."""
-        stored = self._source.rows([NODE_POWER.name])[NODE_POWER.name]
-        batches = telemetry_files.batches({path: parquet.rows_in(path) for path in stored.files})
-        for piece in [*map(snapshot.Rows, batches), snapshot.Rows([], late=stored.late)]:
-            rows = parts.read(NODE_POWER.name, piece)
-            self._progress(f"{self._done.source}: {len(rows):,} readings of nodes")
-            new = self._unknown(NODE_POWER, self._in_cluster(rows))
-            if len(new):
-                yield {NODE_POWER: new}
-
-    def _outside(self, rows: pa.Table, minutes: pa.Table, per_minute: Callable[[int, int], pl.DataFrame]) -> pa.Table:
+    def _outside(
+        self, rows: pa.Table, minutes: pl.DataFrame, per_minute: Callable[[int, int], pl.DataFrame]
+    ) -> pa.Table:
         """The rows without those of minutes of which there are as many readings: once pruned and once not, they are the
         same. They are counted."""
         import polars as pl
@@ -270,7 +250,7 @@ class _Merge:
 
         if not len(minutes):
             return rows
-        pruned = cast("pl.DataFrame", pl.from_arrow(minutes)).group_by(*KEY).agg(pl.col("n").sum())
+        pruned = minutes.group_by(*KEY).agg(pl.col("n").sum())
         counts = pruned.join(per_minute(*_minutes_of(rows)), on=list(KEY), nulls_equal=True)
         same = counts.filter(pl.col("readings") >= pl.col("n")).select(*KEY).to_arrow()
         minute = pc.floor_temporal(rows["ts"], unit="minute").cast(pa.timestamp("us"))
@@ -278,28 +258,37 @@ class _Merge:
         self._done.pruned += int(inside.sum())
         return rows.filter(pa.array(~inside))
 
-    def _new_rows(self, spec: Table) -> pa.Table:
-        """The rows of a table that the store has not."""
+    def _new_rows(self, spec: Table) -> Iterator[pa.Table]:
+        """The rows of a table that the store has not; of minutes also none that it has as readings."""
+        stored = self._source.rows([spec.name])[spec.name]
+        pieces = [stored]
+        if spec in _LARGE:
+            batches = telemetry_files.batches({path: parquet.rows_in(path) for path in stored.files})
+            pieces = [*map(snapshot.Rows, batches), snapshot.Rows([], late=stored.late)]
+        for piece in pieces:
+            rows = self._in_cluster(parts.read(spec.name, piece))
+            if not len(rows):
+                continue
+            self._progress(f"{self._done.source}: {len(rows):,} rows of {spec.name}")
+            if spec == MINUTES:
+                rows = self._outside(rows, _frame(rows), partial(_per_minute, self._store))
+            if len(rows := self._later(rows) if spec == LATEST else self._unknown(spec, rows)):
+                yield rows
 
-        rows = self._in_cluster(self._source.arrow(spec.name))
-        if not len(rows):
-            return rows
-        self._progress(f"{self._done.source}: {spec.name}")
-        if spec == LATEST:
-            stored = self._store.arrow(spec.name)
-            return keys.without(keys.last_rows([stored, rows]), stored)
-        return self._unknown(spec, rows)
+    def _later(self, rows: pa.Table) -> pa.Table:
+        """The last readings that come after those of the store."""
+        stored = self._store.arrow(LATEST.name)
+        return keys.without(keys.last_rows([stored, rows]), stored)
 
     def _unknown(self, spec: Table, rows: pa.Table) -> pa.Table:
         """The rows whose key the store does not have; they are counted."""
-        import polars as pl
         import pyarrow as pa
 
         if not len(rows):
             return rows
         names = list(spec.key or spec.names)
-        stored = cast("pl.DataFrame", pl.from_arrow(_stored_near(self._store, spec, names, rows))).unique()
-        incoming = cast("pl.DataFrame", pl.from_arrow(rows.select(names))).with_row_index("row")
+        stored = _stored_near(self._store, spec, names, rows).unique()
+        incoming = _frame(rows.select(names)).with_row_index("row")
         if not spec.key:
             incoming = incoming.unique(names, keep="first", maintain_order=True)
         new = incoming.join(stored, on=names, how="anti", nulls_equal=True, maintain_order="left")
@@ -338,7 +327,7 @@ def _places(gpus: pa.Table) -> pl.DataFrame:
 
     rows = gpus.select(["cluster", "uuid", "node", "slot", "parent", "first_seen"])
     is_whole_gpu = pl.col("uuid").is_not_null() & pl.col("slot").is_not_null() & pl.col("parent").is_null()
-    with_slots = cast("pl.DataFrame", pl.from_arrow(rows)).filter(is_whole_gpu).sort("first_seen", maintain_order=True)
+    with_slots = _frame(rows).filter(is_whole_gpu).sort("first_seen", maintain_order=True)
     cluster = pl.col("cluster").fill_null("")
     return with_slots.select(
         cluster, "uuid", place=pl.format("{} {}/{}", cluster, pl.col("node").fill_null(""), "slot")
@@ -349,24 +338,29 @@ def _per_minute(store: Store, first: int, last: int) -> pl.DataFrame:
     """How many readings each minute of a GPU has between two times (us): cluster, gpu, ts, readings."""
     import polars as pl
 
-    within = pl.col("ts").cast(pl.Int64).is_between(first, last)
-    counts = (
-        store.scan(TELEMETRY.name).select(KEY).filter(within).group_by("cluster", "gpu", pl.col("ts").dt.truncate("1m"))
-    )
-    return store.collect(counts.agg(pl.len().cast(pl.Int64).alias("readings")))
+    frame = _between(store, TELEMETRY, first, last).group_by("cluster", "gpu", pl.col("ts").dt.truncate("1m"))
+    return store.collect(frame.agg(pl.len().cast(pl.Int64).alias("readings")))
 
 
-def _stored_near(store: Store, spec: Table, names: list[str], near: pa.Table) -> pa.Table:
+def _stored_near(store: Store, spec: Table, names: list[str], near: pa.Table) -> pl.DataFrame:
     """The stored rows of a table; of one with times those near the times of some rows, if all of these have one."""
-    import polars as pl
-    import pyarrow as pa
+    has_times = "ts" in names and not near["ts"].null_count
+    frame = _between(store, spec, *_minutes_of(near)) if has_times else store.scan(spec.name)
+    return store.collect(frame.select(names))
 
-    if "ts" in spec.key and not near["ts"].null_count:
-        within = pl.col("ts").cast(pl.Int64).is_between(*_minutes_of(near))
-        return store.collect(store.scan(spec.name).filter(within).select(names)).to_arrow()
-    since, until = (1000 * us for us in _minutes_of(near)) if spec.partitioned else (None, None)
-    parts = [part.arrow(names) for part in store.parts(spec.name, since, until)]
-    return pa.concat_tables(parts) if parts else arrow_schema(spec.name).empty_table().select(names)
+
+def _between(store: Store, spec: Table, first: int, last: int) -> pl.LazyFrame:
+    """The stored rows of a table between two times (us)."""
+    import polars as pl
+
+    within = Bounds(first, last) if spec.partitioned else EVER
+    return store.scan(spec.name, within=within).filter(pl.col("ts").cast(pl.Int64).is_between(first, last))
+
+
+def _frame(rows: pa.Table) -> pl.DataFrame:
+    import polars as pl
+
+    return cast("pl.DataFrame", pl.from_arrow(rows))
 
 
 def _minutes_of(rows: pa.Table) -> tuple[int, int]:

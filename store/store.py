@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from ..errors import InputError, QueryError, StoreError
 from . import commits, file_names, folder, keys, parts, replacing, snapshot
 from .file_names import EVER, Bounds
-from .notes import too_fast
+from .notes import retried, too_fast
 from .parquet import Verified
 from .schema import COLUMNS, KEY, LATE, LATEST, TABLES, TELEMETRY, arrow_schema, table
 from .snapshot import Rows
@@ -254,11 +254,12 @@ class Store:
 
         Raises StoreError.
         """
-        for _ in range(_TRIES):
+
+        def look() -> dict[str, Rows]:
             listing = snapshot.take(self.root, names, self.skip, bounds)
-            with contextlib.suppress(FileNotFoundError):  # a file was replaced by others meanwhile
-                return {name: snapshot.rows_of(name, listing, self.verified, self.skip, bounds) for name in names}
-        raise too_fast(self.root)
+            return {name: snapshot.rows_of(name, listing, self.verified, self.skip, bounds) for name in names}
+
+        return retried(self.root, look)
 
     def arrow(
         self, name: str, columns: list[str] | None = None, gpus: Gpus | None = None, *, within: Bounds = EVER

@@ -12,7 +12,7 @@ import time
 import zlib
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
 
@@ -109,62 +109,51 @@ def _open_folder(folder: Path) -> int:
     raise OSError(errno.ELOOP, _FOREIGN, str(folder))
 
 
-@contextlib.contextmanager
-def inside(root: Path, name: str) -> Iterator[tuple[int, str]]:
-    """Open the folder of a file under `root`, following no link; gives the folder and the file's own name.
-
-    Raises OSError where a folder on the way is a link or no folder, or `root` is a link that is not to be trusted.
-    """
-    *folders, last = PurePosixPath(name).parts
-    handle = _open_folder(root)
-    try:
-        for folder in folders:
-            if folder in ("..", "/"):
-                raise OSError(errno.EINVAL, "it is outside the store", name)
-            try:
-                here = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=handle)
-            except OSError as error:
-                if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                    raise OSError(errno.ENOTDIR, _NO_FOLDER, str(root / folder)) from None
-                raise OSError(error.errno, error.strerror, str(root / folder)) from None
-            os.close(handle)
-            handle = here
-        yield handle, last
-    finally:
-        os.close(handle)
-
-
-def remove_inside(root: Path, path: Path) -> None:
-    """Remove a file under `root`, never one elsewhere. Raises OSError."""
-    with inside(root, path.relative_to(root).as_posix()) as (folder, last):
-        os.unlink(last, dir_fd=folder)
-
-
 def strange_folders(root: Path, names: Container[str]) -> list[str]:
     """Which of these names in a store are there and are no folders of it: links and files. Raises OSError."""
     with os.scandir(root) as entries:
         return sorted(e.name for e in entries if e.name in names and not e.is_dir(follow_symlinks=False))
 
 
-def _above(folder: Path) -> int:
-    """How many folders lie between a store and a folder in it: that of a table, for the folder of a day."""
-    return int(folder.name.startswith("day="))
+def _depth(folder: Path) -> int:
+    """How many of the last names of a folder's path are below a store: two of the folder of a day."""
+    return 1 + folder.name.startswith("day=")
 
 
-@contextlib.contextmanager
-def held(folder: Path, *, below: bool = True) -> Iterator[int]:
+def held(folder: Path, *, below: bool = True) -> contextlib.AbstractContextManager[int]:
     """Open a folder of a store, following no link below the store: what is done by the handle stays in that folder.
 
     By its path it could become a link meanwhile, where others may write to the folder above. `below` is false for the
     store itself, and for a folder that is in none: a link to it is followed where it is trusted. Raises OSError.
     """
-    if not below:
-        with inside(folder, "-") as (handle, _):
-            yield handle
-        return
-    above = _above(folder)
-    with inside(folder.parents[above], str(PurePosixPath(*folder.parts[-above - 1 :], "-"))) as (handle, _):
+    return _held(folder, _depth(folder) if below else 0)
+
+
+@contextlib.contextmanager
+def _held(folder: Path, depth: int) -> Iterator[int]:
+    """Open a folder, so many of whose last names are below a store. Raises OSError."""
+    handle = _open_folder((folder, *folder.parents)[depth])
+    try:
+        for place in (folder, *folder.parents)[:depth][::-1]:
+            if place.name in ("..", ""):
+                raise OSError(errno.EINVAL, "it is outside the store", str(folder))
+            try:
+                inside = os.open(place.name, _FOLDER | os.O_NOFOLLOW, dir_fd=handle)
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                    raise OSError(errno.ENOTDIR, _NO_FOLDER, str(place)) from None
+                raise OSError(error.errno, error.strerror, str(place)) from None
+            os.close(handle)
+            handle = inside
         yield handle
+    finally:
+        os.close(handle)
+
+
+def remove_inside(root: Path, path: Path) -> None:
+    """Remove a file under `root`, never one elsewhere. Raises OSError."""
+    with _held(path.parent, len(path.parent.relative_to(root).parts)) as folder:
+        os.unlink(path.name, dir_fd=folder)
 
 
 def create(path: Path, flags: int = os.O_RDWR) -> int:
@@ -200,29 +189,27 @@ def rename(source: Path, target: Path) -> None:
 
 def make_folder(folder: Path) -> None:
     """Make a folder of a store if it is missing. Those who may write to its parent may write to it. Raises OSError."""
-    above = _above(folder)
-    root, name = folder.parents[above], str(PurePosixPath(*folder.parts[-above - 1 :]))
     try:
-        _make_inside(root, name)
+        with _held(folder.parent, _depth(folder) - 1) as parent:
+            _make_in(parent, folder)
     except FileNotFoundError:
         if folder.parent == folder:
             raise
         make_folder(folder.parent)
-        _make_inside(root, name)
+        make_folder(folder)
 
 
-def _make_inside(root: Path, name: str) -> None:
-    with inside(root, name) as (parent, last):
-        try:
-            os.mkdir(last, dir_fd=parent)
-        except FileExistsError:
-            if not stat.S_ISDIR(os.stat(last, dir_fd=parent, follow_symlinks=False).st_mode):
-                raise OSError(errno.ENOTDIR, _NO_FOLDER, str(root / name)) from None
-            _wait_until_shared(parent, last)
-            return
-        with inside(root, f"{name}/-") as (handle, _):
-            _share(handle, os.fstat(parent).st_mode, _READ | _WRITE | _ENTER)
-        os.fsync(parent)
+def _make_in(parent: int, folder: Path) -> None:
+    try:
+        os.mkdir(folder.name, dir_fd=parent)
+    except FileExistsError:
+        if not stat.S_ISDIR(os.stat(folder.name, dir_fd=parent, follow_symlinks=False).st_mode):
+            raise OSError(errno.ENOTDIR, _NO_FOLDER, str(folder)) from None
+        _wait_until_shared(parent, folder.name)
+        return
+    with held(folder) as handle:
+        _share(handle, os.fstat(parent).st_mode, _READ | _WRITE | _ENTER)
+    os.fsync(parent)
 
 
 _SHARED_S, _LOOK_S = 1.0, 0.01
@@ -270,7 +257,7 @@ def make_root(root: Path) -> None:
             if not root.is_dir():
                 raise
             return
-        with inside(root.parent, f"{root.name}/-") as (handle, _):
+        with held(root) as handle:
             above = os.fstat(parent).st_mode
             if above & stat.S_ISGID and above & stat.S_IWGRP:
                 os.fchmod(handle, stat.S_IMODE(os.fstat(handle).st_mode) | stat.S_ISGID | stat.S_IRWXG)
