@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -176,34 +175,6 @@ def _rows_of(path: Path) -> tuple[int, os.stat_result]:
         return pq.read_metadata(source).num_rows, os.fstat(source.fileno())
 
 
-class _TableLog(ABC):
-    """The tables of a store in a log of one kind."""
-
-    bound_to_place = False
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    @abstractmethod
-    def place_of(self, spec: Table) -> Path:
-        """Where the log of a table is."""
-
-    @abstractmethod
-    def check(self) -> None:
-        """Raise LibraryError without the library of the log, and StoreError for a store that it cannot have."""
-
-    @abstractmethod
-    def move_on(self, spec: Table, paths: Sequence[Path]) -> LoggedTable:
-        """Make a version of a table that has these files, where the newest has not.
-
-        Raises StoreError, and what the library raises.
-        """
-
-    @abstractmethod
-    def forget(self) -> None:
-        """Remove all that the log consists of. Raises OSError."""
-
-
 def _load(library: str, log: str) -> None:
     try:
         importlib.import_module(library)
@@ -216,15 +187,25 @@ def _load(library: str, log: str) -> None:
 # -- Delta ---------------------------------------------------------------------------------------------------------
 
 
-class _Delta(_TableLog):
+class _Delta:
     """`TABLE/_delta_log` of each table. Paths in it are relative, so a store may be moved and copied."""
 
+    bound_to_place = False
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
     def check(self) -> None:
+        """Raise LibraryError without the library of the log, and StoreError for a store that it cannot have."""
         _load("deltalake", "delta")
         if "%" in str(self.root.resolve()):  # the library takes it for a URL and finds another folder
             raise StoreError(f"{self.root} can have no Delta log, as its path has a %: choose another path")
 
     def move_on(self, spec: Table, paths: Sequence[Path]) -> LoggedTable:
+        """Make a version of a table that has these files, where the newest has not.
+
+        Raises StoreError, and what the library raises.
+        """
         from deltalake import DeltaTable, Schema
         from deltalake.transaction import create_table_with_add_actions
 
@@ -256,9 +237,11 @@ class _Delta(_TableLog):
         return LoggedTable(spec.name, str(place), len(paths), len(added), len(removed))
 
     def place_of(self, spec: Table) -> Path:
+        """Where the log of a table is."""
         return self.root / spec.name / file_names.DELTA_LOG
 
     def forget(self) -> None:
+        """Remove all that the log consists of. Raises OSError."""
         for spec in _TABLES:
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(self.place_of(spec))
@@ -320,16 +303,16 @@ _DATE = re.compile(r"(?!0000)\d{4}-\d\d-\d\d")
 # -- Iceberg -------------------------------------------------------------------------------------------------------
 
 
-class _Iceberg(_TableLog):
+class _Iceberg:
     """`iceberg/`: a catalogue in SQLite with a table `whorl.NAME` for each table of the store, and their metadata.
 
-    Paths in it are absolute: of a store that was moved or copied the log is made anew.
+    Paths in it are absolute: of a store that was moved or copied the log is made anew. Methods as those of `_Delta`.
     """
 
     bound_to_place = True
 
     def __init__(self, root: Path) -> None:
-        super().__init__(root)
+        self.root = root
         self._folder = root.resolve() / replacing.ICEBERG
 
     def check(self) -> None:
@@ -490,4 +473,4 @@ def _failed(root: Path, log: str, place: Path, error: Exception) -> StoreError:
     )
 
 
-_KINDS: Mapping[str, type[_TableLog]] = {"delta": _Delta, "iceberg": _Iceberg}
+_KINDS: Mapping[str, type[_Delta] | type[_Iceberg]] = {"delta": _Delta, "iceberg": _Iceberg}

@@ -408,7 +408,7 @@ class _Totals:
             _arrow(n),
             *(_arrow(watts, has_power) for watts in (mean_w, self._median[order], self._p95[order])),
             _arrow(rate_w * window_s, by_counter | by_power),
-            pa.array(np.select([by_counter, by_power], ["counter", "power"], None).tolist(), pa.string()),
+            pa.array([(None, "power", "counter")[code] for code in (2 * by_counter + by_power).tolist()], pa.string()),
             _arrow(of["sum_mhz"] / np.maximum(of["clocks"], 1), of["clocks"] > 0),
             _arrow(of["celsius"], of["celsius"] > _LOW),
         ]
