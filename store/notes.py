@@ -59,10 +59,6 @@ class ReplacementNote:
         """The files of a store that readers leave out."""
         return frozenset(root / name for name in self.hidden)
 
-    def due(self, now_s: float, grace_s: float) -> list[str]:
-        """The old files that may be removed at a time (s since 1970), also where their own time lies ahead."""
-        return [name for name, since_s in self.old.items() if not 0 <= now_s - since_s < grace_s]
-
 
 def path_of(root: Path, number: int) -> Path:
     return root / REPLACED.name / f"{number:010d}.parquet"

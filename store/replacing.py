@@ -393,11 +393,11 @@ def statuses(root: Path, note: ReplacementNote) -> list[LogStatus]:
 
 
 def due(root: Path, note: ReplacementNote, now_s: float, grace_s: float) -> list[str]:
-    """The replaced files of a note that may be removed at a time (s since 1970). Raises OSError.
+    """The replaced files of a note that may be removed at a time (s since 1970), also where their own time lies ahead.
 
-    `grace_s`: how long they stay for readers of the store; 0 where nobody reads it.
+    `grace_s`: how long they stay for readers of the store; 0 where nobody reads it. Raises OSError.
     """
-    names = note.due(now_s, grace_s)
+    names = [name for name, since_s in note.old.items() if not 0 <= now_s - since_s < grace_s]
     for registration in registrations(root) if names else ():
         names = [name for name in names if not registration.waits_for(name, now_s, LOG_GRACE_S if grace_s else 0.0)]
     return names
