@@ -88,10 +88,10 @@ class Windows:
             if self._noted:
                 self._found.append(figures(self._rows, pa.concat_tables(self._noted), self._stopped))
                 self._noted = []
-            found, first, n = pa.chunked_array(self._found, self._found[0].type), number[0].as_py(), len(number)
+            answers, first, n = pa.chunked_array(self._found, self._found[0].type), number[0].as_py(), len(number)
             # In a row, but where a query has several such views. `take` would load all that Arrow computes.
             in_a_row = number[n - 1].as_py() - first == n - 1
-            return found.slice(first, n) if in_a_row else found.take(number)
+            return answers.slice(first, n) if in_a_row else answers.take(number)
 
 
 def figures(rows: Rows, windows: pa.Table, stopped: threading.Event | None = None) -> pa.StructArray:
@@ -389,18 +389,18 @@ class _Totals:
         """The figures of windows by their numbers."""
         keys, readings = self._tenths
         self._set_quantiles(keys, readings.cumsum())
-        of = {name: values[order] for name, values in self._of.items()}
-        n, counted = of["n"], of["counted"]
-        has_power, has_counter = counted > 0, of["low_mj"] < _HIGH
-        mean_w = of["sum_mw"] / np.maximum(counted, 1) / 1e3
-        ended_us = np.where(self._ended_us[order] == _HIGH, of["last_us"], self._ended_us[order])
+        totals = {name: values[order] for name, values in self._of.items()}
+        n, counted = totals["n"], totals["counted"]
+        has_power, has_counter = counted > 0, totals["low_mj"] < _HIGH
+        mean_w = totals["sum_mw"] / np.maximum(counted, 1) / 1e3
+        ended_us = np.where(self._ended_us[order] == _HIGH, totals["last_us"], self._ended_us[order])
         window_s = np.where(n > 0, ended_us - self._began_us[order], 0) / 1e6
         # Of how many seconds power and counter tell.
-        power_s = np.where(has_power, of["last_us"] - of["first_us"], 0) / 1e6 * counted / np.maximum(n, 1)
-        counter_s = np.where(has_counter, of["high_us"] - of["low_us"], 0) / 1e6
-        counter_j = np.where(has_counter, of["high_mj"] - of["low_mj"], 0) / 1e3
+        power_s = np.where(has_power, totals["last_us"] - totals["first_us"], 0) / 1e6 * counted / np.maximum(n, 1)
+        counter_s = np.where(has_counter, totals["high_us"] - totals["low_us"], 0) / 1e6
+        counter_j = np.where(has_counter, totals["high_mj"] - totals["low_mj"], 0) / 1e3
         least_j = 0.3 * mean_w * (counter_s - 0.3) - 1
-        fits = (counter_j >= least_j) & (counter_j <= 1.5 * of["most_mw"] / 1e3 * (counter_s + 0.3) + 1)
+        fits = (counter_j >= least_j) & (counter_j <= 1.5 * totals["most_mw"] / 1e3 * (counter_s + 0.3) + 1)
         by_counter = (counter_s > 0) & (counter_s >= 0.5 * window_s) & (fits | ~has_power)
         by_power = ~by_counter & (power_s > 0) & (power_s >= 0.5 * window_s)
         rate_w = np.where(by_counter, counter_j / np.where(by_counter, counter_s, 1), mean_w)
@@ -409,8 +409,8 @@ class _Totals:
             *(_arrow(watts, has_power) for watts in (mean_w, self._median[order], self._p95[order])),
             _arrow(rate_w * window_s, by_counter | by_power),
             pa.array([(None, "power", "counter")[code] for code in (2 * by_counter + by_power).tolist()], pa.string()),
-            _arrow(of["sum_mhz"] / np.maximum(of["clocks"], 1), of["clocks"] > 0),
-            _arrow(of["celsius"], of["celsius"] > _LOW),
+            _arrow(totals["sum_mhz"] / np.maximum(totals["clocks"], 1), totals["clocks"] > 0),
+            _arrow(totals["celsius"], totals["celsius"] > _LOW),
         ]
         return pa.StructArray.from_arrays(columns, names=[column.name for column in FIGURES])
 
