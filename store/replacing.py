@@ -48,7 +48,6 @@ LOGS = ("delta", "iceberg")
 """The names of the logs that whorl writes."""
 LOG_GRACE_S = 3600.0
 _MOST_REGISTERED = 1 << 28  # bytes
-_BATCH_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +132,14 @@ class Compactor:
     change places, and before that where they take much space.
 
     Entering raises TakenError where another one is at work. A long pass should call `beat`. `version`: the format of a
-    store that has no note; `most_bytes`: of new files that change places at once.
+    store that has no note.
     """
 
-    def __init__(self, root: Path, pace: Pace, *, version: str = str(FORMAT), most_bytes: float = _BATCH_BYTES) -> None:
-        self.root, self.pace, self._version, self._most_bytes = root, pace, version, most_bytes
+    most_bytes: float = 1 << 30
+    """New files that take more change places at once."""
+
+    def __init__(self, root: Path, pace: Pace, version: str = str(FORMAT)) -> None:
+        self.root, self.pace, self._version = root, pace, version
         self._owner = processes.owner()
         self._note = ReplacementNote()
         self._beat_s = time.monotonic()
@@ -241,7 +243,7 @@ class Compactor:
         with NewFiles(old) as part:
             yield part
             self._batch.take(part)
-        if self._batch.bytes > self._most_bytes:
+        if self._batch.bytes > self.most_bytes:
             self.switch()
 
     def switch(self) -> None:

@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 _SHORTEST, _LONGEST = 60, 100 * 366 * 86_400  # s
 _MINUTE = 60 * 10**9
 _DAY = 86_400 * 10**9
-_BATCH_BYTES = 1 << 26  # of minutes that take the place of rows at once: of some GB
 _SPARSE = 1.5  # rows a minute; one row of a minute takes as much space as two or three rows
 
 
@@ -101,7 +100,8 @@ def prune(
         compactor = None
         if not dry_run:
             pace = replacing.pace_of(root, offline=offline)
-            compactor = stack.enter_context(Compactor(root, pace, most_bytes=_BATCH_BYTES))
+            compactor = stack.enter_context(Compactor(root, pace))
+            compactor.most_bytes /= 16  # minutes take little space: rows of some GB go together
         days, counts["waiting"] = _days(root, until_ns // 1000)
         for day, paths in days.items():
             progress(day)

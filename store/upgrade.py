@@ -55,10 +55,8 @@ def upgrade(root: Path, *, offline: bool = False, progress: Callable[[str], None
     done = Upgraded(str(about["format"]))
     with commits.exclusive(root), files.readable(root):
         pace = replacing.pace_of(root, offline=offline)
-        with (
-            Compactor(root, pace, version=done.older, most_bytes=math.inf) as compactor,
-            _older_journals(root) as journals,
-        ):
+        with Compactor(root, pace, done.older) as compactor, _older_journals(root) as journals:
+            compactor.most_bytes = math.inf  # all together
             for spec in (*TABLES, LATE):
                 for path in snapshot.visible_now(root, spec):
                     compactor.beat()

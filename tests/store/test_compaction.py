@@ -94,6 +94,21 @@ def test_a_day_that_got_rows_later_is_written_again(store: Store) -> None:
     assert store.compact(offline=True, now=LATER).before == 0
 
 
+def test_files_that_take_much_space_change_places_in_several_steps(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replacing.Compactor, "most_bytes", 0)
+    for day in range(3):
+        for half in range(2):
+            store.append({"telemetry": readings([day * DAY_S + half])}, f"x{day}{half}")
+    for work in (lambda: store.compact(offline=True, now=LATER), lambda: store.prune("1d", offline=True, now=LATER)):
+        expected, before = powers(store), max(numbers(store), default=0)
+        work()
+        assert numbers(store)[-1] >= before + 2 + 3 * 2, "a step for each day"
+        assert seen(store, plain=True) == (expected if segments(store) else {})
+    assert store.sql("select sum(n)::int n from history").to_pylist() == [{"n": 6}]
+
+
 def test_small_files_of_other_tables_are_joined(store: Store) -> None:
     for number in range(10):
         store.append({"events": pa.table({"gpu": [f"g{number}"], "kind": ["gap"]})}, f"e{number}")
