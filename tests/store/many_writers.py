@@ -54,6 +54,7 @@ BASE_MW, CHANGE_MW = 100_000, 1_000_000
 SHORT_WAITS = Pace(0.05, 0.05, 60.0)
 END_S = 300.0  # to end all steps, once the time is over
 DAYS = 3
+_WHOLE = 4  # nodes of a process that do all of their program, however slow the machine is
 ROWS = ("begun", "acknowledged", "published", "time of the last burst")
 
 Ints = NDArray[np.int64]
@@ -160,7 +161,7 @@ class Node:
 
 
 def write(load: Load, name: str) -> None:
-    """Be a process of nodes, until the time is over and one of them has done all of its program once."""
+    """Be a process of nodes, until the time is over and some of them have done all of their program once."""
     store, nodes = Store(load.root), list[Node]()
     for number in range(int(name.split()[1]), load.nodes, load.processes):
         while len(nodes) * load.processes + int(name.split()[1]) <= number:
@@ -170,9 +171,9 @@ def write(load: Load, name: str) -> None:
                 if load.remaining_s() < -END_S:
                     raise
                 time.sleep(0.2)
-    while load.remaining_s() > 0 or max(node.done for node in nodes) < len(PROGRAM):
+    while load.remaining_s() > 0 or min(node.done for node in nodes[:_WHOLE]) < len(PROGRAM):
         time.sleep(load.each_s / len(nodes) * random.uniform(0.5, 1.5))
-        node = random.choice(nodes) if load.remaining_s() > 0 else max(nodes, key=lambda node: node.done)
+        node = random.choice(nodes) if load.remaining_s() > 0 else min(nodes[:_WHOLE], key=lambda node: node.done)
         try:
             node.step()
         except StoreError as error:
@@ -386,7 +387,8 @@ def run(load: Load, *, short_waits: bool) -> dict[str, Any]:
         os.kill(process, signal.SIGKILL)
     if os.waitpid(fork(lambda: end(load)), 0)[1]:
         failures.append("the end failed")
-    lines = [json.loads(line) for path in sorted(load.home.glob("*.log")) for line in path.read_text().splitlines()]
+    logs = sorted(load.home.glob("*.log"))
+    lines = [{"by": path.stem, **json.loads(line)} for path in logs for line in path.read_text().splitlines()]
     steps = load.counts()[1]
     published_s = [line["publish_s"] for line in lines if "publish_s" in line]
     quantiles = dict(zip(("median", "p99", "most"), np.quantile(published_s, [0.5, 0.99, 1.0]).round(3), strict=True))
@@ -394,7 +396,7 @@ def run(load: Load, *, short_waits: bool) -> dict[str, Any]:
         "nodes": load.nodes, "processes": load.processes, "seconds": load.seconds, "kills": dict(kills),
         "steps": {kind: int(count_of(kind, steps).sum()) for kind in (BURST, CORRECTION, JOB, PUBLISH)},
         "publish_s": {"n": len(published_s)} | quantiles,
-        "wrong": failures + [text for line in lines for text in line.get("wrong", [])],
+        "wrong": failures + [f"{line['by']}: {text}" for line in lines for text in line.get("wrong", [])],
         "answers": sum("answer" in line for line in lines),
         "care": [line for line in lines if "care" in line],
         "errors": [line["error"] for line in lines if "error" in line],
