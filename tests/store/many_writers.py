@@ -118,12 +118,13 @@ class Node:
     def step(self) -> None:
         """Do the next step. Raises StoreError."""
         kind, again = PROGRAM[self.done % len(PROGRAM)], self._again
+        if kind == BURST and not again:  # else the same readings have the same times
+            # Before it counts as begun: else a kill in between would give it the times of the burst before.
+            before_ns = int(self._counts[3, self._number])
+            self._counts[3, self._number] = max(self._load.clock(), before_ns + 60 * S)
         self._counts[0, self._number], self._again = self.done + 1, True
         bursts = int(count_of(BURST, self.done))
         if kind == BURST:
-            if not again:  # the same readings have the same times
-                before_ns = int(self._counts[3, self._number])
-                self._counts[3, self._number] = max(self._load.clock(), before_ns + 60 * S)
             self._append(bursts, 0)
         elif kind == CORRECTION:
             self._append(bursts - 1, CHANGE_MW)
