@@ -48,7 +48,7 @@ for module in ("polars", "pyarrow.dataset", "whorl.store.compaction", "whorl.sto
     import_module(module)  # once, before processes are forked: each would take a second for it
 
 BURST, CORRECTION, JOB, PUBLISH = "bcjp"
-PROGRAM = BURST * 2 + PUBLISH + BURST + CORRECTION + BURST * 2 + JOB + BURST * 3 + PUBLISH
+PROGRAM = BURST * 2 + PUBLISH + BURST + CORRECTION + BURST * 2 + JOB + BURST * 3
 GPUS, READINGS, RESULTS = 2, 4, 3  # of a node, of a GPU in a burst, of a run
 BASE_MW, CHANGE_MW = 100_000, 1_000_000
 SHORT_WAITS = Pace(0.05, 0.05, 60.0)
