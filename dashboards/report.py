@@ -41,7 +41,7 @@ from .documents.books import summary_section
 from .documents.fleet import JudgedFleet
 from .documents.verdicts import as_judged, findings, not_judged
 from .figures import fleet as figures
-from .figures.drawing import Look, for_notebook, thinned
+from .figures.drawing import for_notebook, thinned
 from .figures.machine import CELLS, maps
 from .html import page, write_page
 from .words import MISSING, capital, in_store, listed
@@ -498,8 +498,8 @@ def _where(looked: Looked, noun: str) -> list[Part]:
     n = measured["gpu"].n_unique()
     if n > 1:
         powers = {
-            str(probe): _power(by_probe[str(probe)], looked)
-            for probe in measured["workload"].unique(maintain_order=True)
+            probe: figures.against_power(figures.Powered.of(by_probe[probe]), _marks(by_probe[probe], looked))
+            for probe in measured["workload"].unique(maintain_order=True).to_list()
         }
         caption = (
             f"A point is a GPU (n = {n:,} with a known power). Top left: slow at little power, so something holds it "
@@ -509,25 +509,16 @@ def _where(looked: Looked, noun: str) -> list[Part]:
     return [Section("Where they stand", charts)]
 
 
-def _rows_of(rows: pl.DataFrame, looked: Looked) -> tuple[list[str], dict[int, Look]]:
-    gpus, marked = rows["gpu"].to_list(), looked.fleet.looks
-    return [looked.names[gpu] for gpu in gpus], {row: marked[gpu] for row, gpu in enumerate(gpus) if gpu in marked}
+def _marks(rows: pl.DataFrame, looked: Looked) -> figures.Marks:
+    gpus, looks = rows["gpu"].to_list(), looked.fleet.looks
+    marked = {row: looks[gpu] for row, gpu in enumerate(gpus) if gpu in looks}
+    return figures.Marks([looked.names[gpu] for gpu in gpus], marked)
 
 
 def _strips(rows: pl.DataFrame, level: str, looked: Looked) -> PlainFigure:
-    names, marked = _rows_of(rows, looked)
-    if rows.height > figures.POINTS * 4:
-        keep = np.zeros(rows.height, dtype=bool)
-        keep[thinned(rows.height, figures.POINTS * 4)] = True
-        keep[list(marked)] = True
-        return _strips(rows.filter(pl.Series(keep)), level, looked)
-    strips = figures.Strips.of(rows, figures.GPU_FIGURES[0], level)
-    return figures.strips(strips, figures.Marks(names, marked))
-
-
-def _power(rows: pl.DataFrame, looked: Looked) -> PlainFigure:
-    names, marked = _rows_of(rows, looked)
-    return figures.against_power(figures.Powered.of(rows), figures.Marks(names, marked))
+    drawn = pl.Series(thinned(rows.height, figures.POINTS * 4))
+    rows = rows.filter(pl.int_range(pl.len()).is_in(drawn.implode()) | pl.col("gpu").is_in(list(looked.fleet.looks)))
+    return figures.strips(figures.Strips.of(rows, figures.GPU_FIGURES[0], level), _marks(rows, looked))
 
 
 def _timed_first(rows: pl.DataFrame) -> list[str]:
