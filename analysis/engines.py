@@ -10,7 +10,6 @@ numbers.
 from __future__ import annotations
 
 import os
-import pickle
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -189,8 +188,9 @@ class DaskEngine(Engine):
         self._closing()
 
     def _begun(self, function: Callable[[P], R], part: P) -> Callable[[], R | PartFailure]:
-        # The scheduler unpickles what it hands on: of bytes, it imports nothing of what parts need.
-        packed = pickle.dumps((function, part))
+        from distributed.protocol.pickle import dumps  # also of functions that stand in no module of the workers
+
+        packed = dumps((function, part))  # of bytes, the scheduler imports nothing of what parts need
 
         def begin() -> Future[R | PartFailure]:
             return self._client.submit(attempt_packed, packed, pure=False)
@@ -318,7 +318,9 @@ def attempt(function: Callable[[P], R], part: P) -> R | PartFailure:
 
 def attempt_packed(packed: bytes) -> Any:
     """`attempt` of a pickled function and part."""
-    return attempt(*pickle.loads(packed))  # noqa: S301 - by the client, of whom Dask runs what it sends
+    from distributed.protocol.pickle import loads
+
+    return attempt(*loads(packed))
 
 
 def _named(result: R | PartFailure, name: Callable[[P], str], part: P) -> R | PartFailure:
