@@ -191,8 +191,16 @@ def _about_mean(values: Sequence[float], confidence: float, share: float) -> tup
 
 Figures = dict[Entrant, dict[int, Any]]
 """By entrant and seed, the figures of a replay."""
-Comparison = tuple[str, str | None, str, str, str]
-"""The first fields of `PolicyGain`."""
+
+
+class Comparison(NamedTuple):
+    """What a gain is a gain of, and over what."""
+
+    trace: str
+    scheduler: str | None
+    policy: str
+    against: str
+    figure: str
 
 
 def gains(results: Sequence[Replayed], against: Sequence[str], figures: Sequence[str] = FIGURES) -> list[PolicyGain]:
@@ -209,7 +217,7 @@ def gains(results: Sequence[Replayed], against: Sequence[str], figures: Sequence
                 logs = _log_ratios(metrics, [(entrant, baseline)], figure)
                 if not logs:
                     continue
-                comparison = (names[entrant.trace], entrant.scheduler, entrant.policy, policy, figure)
+                comparison = Comparison(names[entrant.trace], entrant.scheduler, entrant.policy, policy, figure)
                 compared.append(_gain(comparison, logs, interval))
     return compared
 
@@ -243,7 +251,7 @@ def findings(
             others[without_scores(policy)] = control
         logs = {other: _log_ratios(metrics, pairs, figure) for other, pairs in others.items()}
         gains_here = [
-            _gain((name, scheduler, policy, baseline, figure), by_seed, foretold)
+            _gain(Comparison(name, scheduler, policy, baseline, figure), by_seed, foretold)
             for baseline, by_seed in logs.items()
             if by_seed
         ]
@@ -296,7 +304,7 @@ def _gain(comparison: Comparison, logs: dict[int, float], limits: Interval) -> P
     low, high = limits(list(logs.values()))
     lower, upper = (None, None) if low is None or high is None else (_percent(high), _percent(low))
     return PolicyGain(
-        *comparison,
+        **comparison._asdict(),
         n=len(logs),
         mean_pct=_percent(fmean(logs.values())),
         lower_pct=lower,
