@@ -41,7 +41,7 @@ from .documents.books import summary_section
 from .documents.fleet import JudgedFleet
 from .documents.verdicts import as_judged, findings, not_judged
 from .figures import fleet as figures
-from .figures.drawing import for_notebook, thinned
+from .figures.drawing import for_notebook
 from .figures.machine import CELLS, maps
 from .html import page, write_page
 from .words import MISSING, capital, in_store, listed
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from ..store import Store
-    from .figures.drawing import Figure as PlainFigure
 
 REPLICATES = 500
 """Of the bootstrap: enough for the two digits that are shown."""
@@ -437,12 +436,16 @@ def _all_probes(looked: Looked, noun: str) -> list[Part]:
     if not looked.probes or looked.campaign.gpus.height < 2:
         return []
     n = max(len(probe.gpus) for probe in looked.probes)
-    cut = f" {figures.POINTS} GPUs of each {noun} are drawn, and all that stand out." if n > figures.POINTS else ""
     caption = (
         f"A point is a GPU (n = {n:,}). Box: the middle half; whiskers: 5th to 95th percentile. The axis is linear "
-        f"near 0 and logarithmic beyond.{cut}"
+        f"near 0 and logarithmic beyond.{_points_drawn(n)}"
     )
     return [Chart(f"All {noun}s", caption, {"": figures.overview(looked.probes, looked.fleet.looks)})]
+
+
+def _points_drawn(n: int) -> str:
+    """That not all of `n` GPUs are drawn, where it is so."""
+    return f" {figures.POINTS} of them are drawn, and all that stand out." if n > figures.POINTS else ""
 
 
 def _differences(looked: Looked, noun: str) -> list[Part]:
@@ -482,8 +485,8 @@ def _where(looked: Looked, noun: str) -> list[Part]:
     charts: list[Part] = [
         Chart(
             "The machine",
-            "A cell is a GPU, a row a node, a block a cabinet; a gap: not measured. Colours: how far a GPU is from the "
-            f"median of its model, the same for all times.{large}",
+            f"{documents.cells_of(looked.fleet.grid)}; a gap: not measured. Colours: how far a GPU is from the median "
+            f"of its model, the same for all times.{large}",
             maps(beside, campaign.gpus, marked),
         )
     ]
@@ -491,8 +494,13 @@ def _where(looked: Looked, noun: str) -> list[Part]:
     probes = _timed_first(beside)
     by_probe = {probe: beside.filter(pl.col("workload") == probe) for probe in probes}
     if beside[level].drop_nulls().n_unique() > 1:
-        strips = {probe: _strips(rows, level, looked) for probe, rows in by_probe.items()}
-        caption = f"A strip is a {level}, the slowest first; a point is a GPU. Box: the middle half of its GPUs."
+        strips = {
+            probe: figures.strips(figures.Strips.of(rows, figures.GPU_FIGURES[0], level), _marks(rows, looked))
+            for probe, rows in by_probe.items()
+        }
+        places, half = beside[level].n_unique(), figures.STRIPS // 2
+        drawn = f" Of {places:,}, the slowest {half} and the fastest {half} are drawn." if places > 2 * half else ""
+        caption = f"A strip is a {level}, the slowest first; a point is a GPU. Box: the middle half of its GPUs.{drawn}"
         charts.append(Chart(f"By {level}", caption, strips))
     measured = beside.drop_nulls(["power_w", "slower_pct"])
     n = measured["gpu"].n_unique()
@@ -503,7 +511,7 @@ def _where(looked: Looked, noun: str) -> list[Part]:
         }
         caption = (
             f"A point is a GPU (n = {n:,} with a known power). Top left: slow at little power, so something holds it "
-            "back. Top right: slow at much power, as poor silicon is."
+            f"back. Top right: slow at much power, as poor silicon is.{_points_drawn(n)}"
         )
         charts.append(Chart("Time against power", caption, powers))
     return [Section("Where they stand", charts)]
@@ -513,12 +521,6 @@ def _marks(rows: pl.DataFrame, looked: Looked) -> figures.Marks:
     gpus, looks = rows["gpu"].to_list(), looked.fleet.looks
     marked = {row: looks[gpu] for row, gpu in enumerate(gpus) if gpu in looks}
     return figures.Marks([looked.names[gpu] for gpu in gpus], marked)
-
-
-def _strips(rows: pl.DataFrame, level: str, looked: Looked) -> PlainFigure:
-    drawn = pl.Series(thinned(rows.height, figures.POINTS * 4))
-    rows = rows.filter(pl.int_range(pl.len()).is_in(drawn.implode()) | pl.col("gpu").is_in(list(looked.fleet.looks)))
-    return figures.strips(figures.Strips.of(rows, figures.GPU_FIGURES[0], level), _marks(rows, looked))
 
 
 def _timed_first(rows: pl.DataFrame) -> list[str]:

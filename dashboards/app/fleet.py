@@ -179,7 +179,9 @@ def _layout(reading: Reading, state: Address) -> Component:
         none = "No run says its cluster, workload and GPU: there is nothing to compare."
         return html.Div([heading("Fleet"), told(html.P(none), kind="empty")])
     lead = "How every GPU compares with the others of its model. Drag a rectangle in a figure to brush GPUs."
-    cells = "A cell is a GPU, a row a node, a block a cabinet. A GPU without this figure is a gap."
+    cells = (
+        "A cell is a GPU, a row a node, a block a cabinet where cabinets are known. A GPU without this figure is a gap."
+    )
     power = "Slow at little power: something holds it back. Slow at much power: its silicon is poor."
     rows = "Where something is brushed, those that the brush holds. Sort by a click on a head, by several with Ctrl."
     return html.Div(

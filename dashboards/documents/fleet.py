@@ -132,9 +132,14 @@ def machine(fleet: JudgedFleet) -> Picture:
     if fleet.judged or not judgement.gpus:
         judged = {gpu: bool(judgement.gpus) and gpu in fleet.judged for gpu in fleet.grid.cell}
     twice = " A GPU that is known by its UUID in one file and by its place in another has one cell."
-    cells = "A cell is a GPU, a row a node, a block a cabinet." if fleet.grid.apart else "A block is a cabinet."
-    caption = f"{cells}{twice if fleet.maybe_twice else ''}"
+    cabinets = "A block is a cabinet" if fleet.grid.by_cabinet else "A block is of nodes in the order of their names"
+    caption = f"{cells_of(fleet.grid) if fleet.grid.apart else cabinets}.{twice if fleet.maybe_twice else ''}"
     return replace(picture(fleet.grid, fleet.looks, judged), caption=caption)
+
+
+def cells_of(grid: Grid) -> str:
+    """What a cell, a row and a block of the machine are, without a full stop."""
+    return f"A cell is a GPU, a row a node{', a block a cabinet' if grid.by_cabinet else ''}"
 
 
 def _which(judgement: Judgement, worst: Sequence[Verdict], names: Mapping[str, str]) -> Table:

@@ -43,6 +43,8 @@ POINTS = 600
 """GPUs drawn of a probe in a report; of more, evenly many over their order, and all that have findings."""
 STRIPS = 300
 """Strips that are drawn; of more, half are the slowest and half the fastest."""
+STRIP_POINTS = 2_400
+"""GPUs drawn on the strips of a report."""
 LINES = 8
 """Lines of single GPUs over the campaigns."""
 DRAWN_AS_IMAGE = 3_000
@@ -321,6 +323,12 @@ class Marks:
     held: NDArray[np.bool_] | None = None
     """Which a brush holds; None where there is no brush."""
 
+    def of_rows(self, rows: NDArray[np.intp]) -> Marks:
+        """Of these rows of the frame, among them all that are marked."""
+        number = {int(row): place for place, row in enumerate(rows)}
+        marked = {number[row]: look for row, look in self.marked.items()}
+        return replace(self, names=[self.names[row] for row in rows], marked=marked)
+
     def traces(self, x: Any, y: Any, text: Sequence[str] | None) -> list[dict[str, Any]]:
         """All GPUs as trace 0, the chosen ones, and those with a finding, a trace a kind. `text`: what the pointer says
         of each."""
@@ -340,16 +348,20 @@ class Marks:
 
 
 def strips(strip: Strips, marks_of: Marks) -> Figure:
-    """The figure of strips."""
-    quantity, text = strip.quantity, None
+    """The figure of strips. A figure that is not live has `STRIP_POINTS` of their GPUs, and all that are marked; the
+    boxes are of every GPU."""
+    quantity, text, x, y = strip.quantity, None, strip.x, strip.y
     if not marks_of.live:
-        pairs = zip(marks_of.names, strip.scale.values(strip.y), strict=True)
+        on_strips = np.flatnonzero(np.isfinite(y))
+        drawn = np.union1d(on_strips[thinned(len(on_strips), STRIP_POINTS)], list(marks_of.marked)).astype(np.intp)
+        marks_of, x, y = marks_of.of_rows(drawn), x[drawn], y[drawn]
+        pairs = zip(marks_of.names, strip.scale.values(y), strict=True)
         text = [f"{plain(name)}<br>{quantity.text(value) if np.isfinite(value) else 'n/a'}" for name, value in pairs]
     quartiles = [strip.scale.bend(strip.boxes[quantity.apart].list.get(place).to_numpy()) for place in range(5)]
     boxes = _box(quartiles, x=np.arange(len(strip.places)), width=0.86)
     step = max(1, -(-len(strip.places) // _STRIP_NAMES))
     return figure_of(
-        [*marks_of.traces(strip.x, strip.y, text), boxes],
+        [*marks_of.traces(x, y, text), boxes],
         layout(
             430,
             margin={"l": 64, "r": 12, "t": 44, "b": 40},
@@ -408,12 +420,7 @@ def against_power(power: Powered, marks_of: Marks) -> Figure:
     if not marks_of.live:
         in_order = known[np.argsort(y[known], kind="stable")]
         drawn = np.union1d(in_order[thinned(len(in_order), POINTS)], list(marks_of.marked)).astype(np.intp)
-        number = {int(row): place for place, row in enumerate(drawn)}
-        marks_of = replace(
-            marks_of,
-            names=[marks_of.names[row] for row in drawn],
-            marked={number[row]: look for row, look in marks_of.marked.items()},
-        )
+        marks_of = marks_of.of_rows(drawn)
         power = replace(power, x=power.x[drawn], y=y[drawn])
         text = [
             f"{plain(name)}<br>{watts:,.0f} W, {signed(pct)} %" if np.isfinite(pct) else ""

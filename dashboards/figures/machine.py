@@ -113,6 +113,11 @@ class Grid:
         return min(_CELL_PX, max(_LEAST_CELL_PX, _HEIGHT_PX / self.rows))
 
     @property
+    def by_cabinet(self) -> bool:
+        """Whether blocks are cabinets; else nobody said which cabinet a node is in, and nodes are in order."""
+        return any(name != UNKNOWN for name, _, _ in self.blocks)
+
+    @property
     def apart(self) -> bool:
         """Whether a picture has room for a cell of each GPU."""
         return self.cell_px > 8

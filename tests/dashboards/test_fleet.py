@@ -23,7 +23,7 @@ from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.app.state import State as Address
 from whorl.dashboards.app.state import parse
 from whorl.dashboards.figures import fleet as figures
-from whorl.dashboards.figures.drawing import Scale
+from whorl.dashboards.figures.drawing import Look, Scale
 from whorl.dashboards.figures.fleet import GPU_FIGURES, Marks, Strips, signed, strips
 from whorl.dashboards.figures.machine import Grid
 from whorl.tests.dashboards.asking import Asked
@@ -187,6 +187,25 @@ def test_strips_are_sorted_by_their_median_and_hold_every_gpu(small: FleetView) 
     number = Strips.of(rows.with_columns(slower_pct=pl.int_range(pl.len()).cast(pl.Float64)), GPU_FIGURES[0], "node")
     assert (len(number.places), number.left_out, np.isnan(number.y).sum()) == (figures.STRIPS, 40, 40)
     assert (number.places[0], number.places[-1]) == (f"n{figures.STRIPS + 39}", "n0")
+
+
+def test_a_report_draws_part_of_a_large_fleet_on_strips_whose_boxes_are_of_all_gpus() -> None:
+    """Cabinets of 30 GPUs each: some points are drawn, those that stand out among them, and each box is of all 30."""
+    n = 10 * figures.STRIP_POINTS
+    slower = np.random.default_rng(1).normal(size=n)
+    rows = pl.DataFrame({"cabinet": [f"c{gpu // 30}" for gpu in range(n)], "slower_pct": slower})
+    strip = Strips.of(rows, GPU_FIGURES[0], "cabinet")
+    on_strips = np.flatnonzero(np.isfinite(strip.y)).tolist()
+    marked = [on_strips[1], on_strips[-2]]
+    names = [f"gpu{gpu}" for gpu in range(n)]
+    points, found, boxes = strips(strip, Marks(names, dict.fromkeys(marked, Look("red", "star", "hot")))).data
+    assert figures.STRIP_POINTS <= len(points.y) <= figures.STRIP_POINTS + len(marked)
+    assert {names[gpu] for gpu in marked} <= {text.partition("<br>")[0] for text in points.text}
+    assert np.allclose(found.y, strip.y[marked])
+    medians = dict(rows.group_by("cabinet").agg(pl.col("slower_pct").median()).iter_rows())
+    assert np.allclose(
+        strip.scale.values(np.array(boxes.median)), [medians[place] for place in strip.places], atol=1e-3
+    )
 
 
 @pytest.mark.parametrize("values", [[], [0.0, 0.0], [-0.2, 0.1, 0.3], [-3.0, 2.0, 45.0], [1e-5], [4e4, -2.0]])
