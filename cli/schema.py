@@ -31,6 +31,8 @@ _BY_NAME = (
     "truth",
     "energy_minutes",
     "energy_days",
+    "operations",
+    "spans_open",
 )
 """Tables that people hardly ask: docs/tables.md has the names of their columns."""
 _OF_A_MINUTE = (
