@@ -125,7 +125,7 @@ class _Driver:
     store: Store
     request: CampaignRequest
     options: SubmitOptions
-    limits: DriverOptions
+    driver: DriverOptions
     scheduler: Scheduler
     lock: Lock
     inventory: Inventory
@@ -141,8 +141,8 @@ class _Driver:
     covered: tuple[int, int] = (0, 0)  # how many of how many nodes
 
     def __post_init__(self) -> None:
-        longest_s = 0.0 if self.limits.once else self.limits.patience_s
-        self.patience = Patience(longest_s, lambda sentence: self.limits.progress(*self.covered, sentence))
+        longest_s = 0.0 if self.driver.once else self.driver.patience_s
+        self.patience = Patience(longest_s, lambda sentence: self.driver.progress(*self.covered, sentence))
 
     def run(self) -> CampaignStatus:
         pause_s, before = _FIRST_S, None
@@ -151,7 +151,7 @@ class _Driver:
             self.stop_if_hopeless(status)
             sent = self.submit(status)
             self.tell(status, sent)
-            if self.limits.once:
+            if self.driver.once:
                 return self.end(self.look() if sent else status)
             waits = any(map(self.rests, status.of(NodeState.TO_DO))) or any(node.live for node in status.nodes)
             goes_on = sent or self.limit or waits
@@ -174,23 +174,23 @@ class _Driver:
         """How far the campaign is. The queue is asked before the store is read: no job that ends between is missed."""
         queue = self.patience.ask(self.scheduler.queue)
         title = self.scheduler.title
-        status = assess(self.request, self.inventory, queue, self.store, tries=self.limits.tries, title=title)
+        status = assess(self.request, self.inventory, queue, self.store, tries=self.driver.tries, title=title)
         if self.earlier_tries is None:  # with `once` a clock runs the command again, which mends nothing
-            before = [] if self.limits.once else status.nodes
+            before = [] if self.driver.once else status.nodes
             self.earlier_tries = {node.name: node.tries - (node.job is not None) for node in before}
         live = {node.name for node in status.nodes if node.job is not None}
         if live or self.limit is None:
             self.took_s = time.monotonic()
         for node in status.of(NodeState.TO_DO):
             if (node.name in self.live) if self.live is not None else self.ended_lately(node):
-                self.resting_s[node.name] = time.monotonic() + self.limits.settle_s
+                self.resting_s[node.name] = time.monotonic() + self.driver.settle_s
         self.live = live
         return status
 
     def ended_lately(self, node: NodeStatus) -> bool:
         """Whether its last job ended so lately that its runs may come late: what an earlier driver saw in the queue."""
         end = None if node.ended is None else node.ended.end
-        return end is not None and abs((datetime.now(UTC) - end).total_seconds()) < self.limits.settle_s
+        return end is not None and abs((datetime.now(UTC) - end).total_seconds()) < self.driver.settle_s
 
     def renew(self) -> None:
         """Ask the scheduler for the nodes again."""
@@ -218,7 +218,7 @@ class _Driver:
         # A job that wrote nothing did not begin: its node or its launch is at fault, and another node may do.
         wrote = [node for node in tried if last_line(folder / f"{node.name}.out")]
         telling = [node for node in wrote if node.ended is None or node.ended.state not in _BY_CHANCE]
-        enough = len(tried) >= _HOPELESS or (telling and not self.limits.once)
+        enough = len(tried) >= _HOPELESS or (telling and not self.driver.once)
         if not enough or status.has_runs:
             return
         first = [*telling, *wrote, *tried][0]
@@ -233,25 +233,25 @@ class _Driver:
         """How many jobs may be sent, and how many of them to busy nodes."""
         pending = [node for node in status.nodes if node.job is not None and node.job.pending]
         pending_busy = sum(not node.idle for node in pending)
-        room = self.limits.max_pending - len(pending)
+        room = self.driver.max_pending - len(pending)
         if not status.has_runs:  # what is wrong with every job is seen on one node
             return min(room, int(not any(map(_on_trial, status.nodes)))), int(not pending_busy)
         # Jobs for busy nodes may wait for days: they leave room for nodes that become idle.
-        return room, max(1, self.limits.max_pending // 2) - pending_busy
+        return room, max(1, self.driver.max_pending // 2) - pending_busy
 
     def submit(self, status: CampaignStatus) -> list[str]:
         """Submit jobs as far as room, budget and scheduler allow; returns the nodes whose jobs it took."""
         self.limit, self.unaffordable_h = None, None
-        budget_h = math.inf if self.limits.budget_h is None else self.limits.budget_h
+        budget_h = math.inf if self.driver.budget_h is None else self.driver.budget_h
         spent_h = status.allocated_h + sum(self.cost_h(node) for node in status.nodes if node.job is not None)
         room, room_busy = self.room(status)
         sent: list[Event] = []
-        to_do = [node for node in status.of(NodeState.TO_DO) if not self.rests(node) and node.name not in self.refused]
+        to_do = [node for node in status.of(NodeState.TO_DO) if not self.rests(node)]
         # Idle ones first, busy ones in the order in which they become free.
         for node in sorted(to_do, key=lambda node: (not node.idle, node.tries, node.free_s or math.inf)):
             if room <= 0 or (room_busy <= 0 and not node.idle):
                 break
-            if node.name in self.refused:  # since this round began
+            if node.name in self.refused:  # also a moment ago, with a job like it
                 continue
             if spent_h + self.cost_h(node) > budget_h:
                 self.unaffordable_h = self.cost_h(node)
@@ -262,7 +262,7 @@ class _Driver:
                 sent.append(_submission(self.request, node, answer.job))
             elif answer.refusal in (Refusal.UNSURE, Refusal.LATER):
                 if answer.refusal is Refusal.UNSURE:
-                    self.resting_s[node.name] = time.monotonic() + max(self.limits.settle_s, self.scheduler.timeout_s)
+                    self.resting_s[node.name] = time.monotonic() + max(self.driver.settle_s, self.scheduler.timeout_s)
                 self.limit = answer.message
                 break
             elif answer.refusal is Refusal.NODE:
@@ -277,8 +277,8 @@ class _Driver:
             self.took_s, self.live = time.monotonic(), {*(self.live or ()), *names}
             rows = pa.Table.from_batches([event_rows(sent, cluster=self.request.cluster or "")])
             self.store.append({"events": rows}, f"campaign-{self.request.campaign}-{time.time_ns()}")
-        elif self.limit and not self.limits.once and time.monotonic() - self.took_s > self.limits.patience_s:
-            raise SchedulerError(f"{self.scheduler.title} took no job for {self.limits.patience_s:g} s: {self.limit}")
+        elif self.limit and not self.driver.once and time.monotonic() - self.took_s > self.driver.patience_s:
+            raise SchedulerError(f"{self.scheduler.title} took no job for {self.driver.patience_s:g} s: {self.limit}")
         return names
 
     def send(self, node: NodeStatus) -> Answer:
@@ -307,7 +307,7 @@ class _Driver:
         if not status.has_runs and len(status.nodes) > 1:
             sentence += "; the other nodes follow when a first run is stored"
         self.covered = status.count(NodeState.COVERED), len(status.nodes)
-        self.limits.progress(*self.covered, sentence)
+        self.driver.progress(*self.covered, sentence)
 
     def end(self, status: CampaignStatus) -> CampaignStatus:
         """How far it is, with what this driver alone knows."""
@@ -321,7 +321,7 @@ class _Driver:
         status = with_outputs(replace(status, nodes=nodes), self.store.root, self.options)
         if self.unaffordable_h is not None:
             status.notes.append(
-                f"the budget of {self.limits.budget_h:g} GPU-hours is spent or does not suffice for the next node: "
+                f"the budget of {self.driver.budget_h:g} GPU-hours is spent or does not suffice for the next node: "
                 f"its job may take {self.unaffordable_h:.2g}"
             )
         if self.limit:

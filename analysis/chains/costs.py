@@ -119,7 +119,15 @@ def policy_row(
     weeks = DrawnBlocks.of(times_s)
     interruption_h, overlap_h = (weeks.estimate(weeks.means(np.maximum(part, 0))) for part in (gaps_h, -gaps_h))
     none_pct = weeks.estimate(100 * weeks.means(gaps_h <= 0), most=100)
-    return PolicyRow(policy, nodes, len(gaps_h), interruption_h, overlap_h, none_pct, coverage_pct)
+    return PolicyRow(
+        policy,
+        nodes,
+        len(gaps_h),
+        interruption_h=interruption_h,
+        overlap_h=overlap_h,
+        none_pct=none_pct,
+        coverage_pct=coverage_pct,
+    )
 
 
 # -- the price of excluded nodes ---------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ as long as what is left of the first. Each wait is that of a copy of the queue i
 that hour. The gap is the start of the second minus the end of the first: an interruption, or an overlap if negative.
 
 Models learn from chains of which the waits were known: before the test part, and in it anew each week, as a site does.
-Between, their margins follow from day to day the waits that are known by then.
+Between, their margins follow from day to day the waits that are known by then. The forest, a baseline, learns once,
+before the test part.
 """
 
 from __future__ import annotations

@@ -539,10 +539,11 @@ def _events(store: Store, cluster: str, runs: pl.DataFrame) -> pl.DataFrame:
 
 def _with_cards(store: Store, cluster: str, events: pl.LazyFrame) -> pl.LazyFrame:
     """Events of a cluster with the GPU (`gpu`) that each tells of. Where a fact names a PCI address alone, it is the
-    only card that was ever seen there; of several, or none, nobody knows which: then it is `FACT_GPU`."""
+    only card that was ever seen there, earlier or later; of several, or none, nobody knows which: then it is
+    `FACT_GPU`. MIG instances have the address of their card."""
     node = pl.col("node").cast(pl.String)
     bus = pl.col("pci_bus_id").cast(pl.String).str.to_lowercase().str.strip_chars_start("0:").alias("bus")
-    cards = store.scan("gpus").filter(pl.col("cluster") == cluster)
+    cards = store.scan("gpus").filter((pl.col("cluster") == cluster) & pl.col("parent").is_null())
     cards = cards.select(node, bus, pl.col("gpu").cast(pl.String).alias("card")).drop_nulls().unique()
     cards = cards.filter(pl.len().over("node", "bus") == 1)
     named = events.with_columns(node, bus).join(cards, on=["node", "bus"], how="left")

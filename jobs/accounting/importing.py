@@ -47,7 +47,7 @@ def pseudonym_key(root: Path, *, make: bool) -> bytes | None:
     path = root / _KEY_FILE
     try:
         if make and not path.exists():
-            files.put(path, os.urandom(_KEY_BYTES), 0o600)
+            _make_key(path)
         secret = path.read_bytes()
     except FileNotFoundError:
         return None
@@ -58,6 +58,13 @@ def pseudonym_key(root: Path, *, make: bool) -> bytes | None:
     if len(secret) != _KEY_BYTES:
         raise StoreError(f"{path} is damaged: restore it from a backup; with another key users get other pseudonyms")
     return secret
+
+
+def _make_key(path: Path) -> None:
+    try:
+        files.put(path, os.urandom(_KEY_BYTES), 0o600)
+    except OSError as error:
+        raise StoreError(f"the key {path} cannot be made: {error.strerror}") from error
 
 
 def pseudonymised(rows: pl.DataFrame, secret: bytes) -> pl.DataFrame:
@@ -181,10 +188,10 @@ def import_jobs(store: str | Path | Store, sources: JobSources) -> ImportReport:
         if accounts is not None:
             work.store_accounts(accounts, about)
         work.place_again(tag_rows)
-    has_key, names = work.secret is not None, pl.col("user").is_not_null() & ~pl.col("user").str.starts_with(PSEUDONYM)
-    if sources.anonymise and opened.collect(opened.scan("jobs").filter(names).head(1)).height:
+    has_name = pl.col("user").is_not_null() & ~pl.col("user").str.starts_with(PSEUDONYM)
+    if sources.anonymise and opened.collect(opened.scan("jobs").filter(has_name).head(1)).height:
         report.notes.append("the table `jobs` still has names in records of earlier imports: nothing stored is changed")
-    if has_key and not sources.anonymise:
+    if work.secret is not None and not sources.anonymise:
         report.notes.append("this store keeps pseudonyms of users and accounts (it has a key), and so does this import")
     if sources.clear:
         for path in spool.files:

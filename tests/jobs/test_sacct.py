@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
-from whorl.errors import InputError
-from whorl.jobs.accounting.importing import ImportReport, JobSources, import_jobs
+from whorl.errors import InputError, StoreError
+from whorl.jobs.accounting.importing import ImportReport, JobSources, import_jobs, pseudonym_key
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.jobs.accounts import COLUMNS, NEWER, T0, job, know_gpus, now, saved, text, utc
@@ -317,6 +317,11 @@ def test_pseudonyms_are_the_same_in_a_store_and_other_in_another(store: Store, t
     assert now(second_store, 'job_id, "user"')[0][1] != alice
     key.write_bytes(b"short")
     assert "is damaged" in whorl(store, "--log", file).stderr
+
+
+def test_without_a_key_nobody_gets_a_name(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"pseudonyms\.key cannot be made: No such file"):
+        pseudonym_key(tmp_path / "gone", make=True)
 
 
 # -- the command ----------------------------------------------------------------------------------------------

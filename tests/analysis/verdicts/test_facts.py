@@ -50,13 +50,17 @@ def test_what_was_seen_needs_no_runs_and_no_peers(tmp_path: Path) -> None:
     assert {row.name for row in judge(store, cluster="c").rows} == {"n1/0", "n1/1", "n1/2"}
 
 
-@pytest.mark.parametrize(("cards", "name"), [(["GPU-0"], "n1/0"), (["GPU-0", "GPU-1"], "n1/00000000:1B:00.0")])
+@pytest.mark.parametrize(
+    ("cards", "name"),
+    [(["GPU-0"], "n1/0"), (["GPU-0", "MIG-0"], "n1/0"), (["GPU-0", "GPU-1"], "n1/00000000:1B:00.0")],
+)
 def test_an_address_means_the_only_card_that_was_seen_there(tmp_path: Path, cards: list[str], name: str) -> None:
     """A collector wrote telemetry and no runs, and a kernel log tells of an error at a PCI address."""
     store, n = Store.create(tmp_path / "S"), len(cards)
     gpus = {
         "cluster": ["c"] * n, "gpu": cards, "uuid": cards, "node": ["n1"] * n, "slot": [0] * n,
         "pci_bus_id": ["0000:1b:00.0"] * n, "first_seen": list(range(10**18, 10**18 + n)),
+        "parent": ["GPU-0" if card.startswith("MIG") else None for card in cards],
     }  # fmt: skip
     event = {
         "cluster": ["c"], "node": ["n1"], "pci_bus_id": ["00000000:1B:00.0"], "kind": ["xid"], "code": [74],
