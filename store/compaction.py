@@ -207,7 +207,8 @@ class _Pass:
                 )
             )
         if group.closed:
-            part.then.append(partial(self._list, next(iter(part.moves.values())).parent, cold=group.codec == "cold"))
+            folders = {path.parent for path in part.moves.values()}
+            part.then += [partial(self._list, folder, cold=group.codec == "cold") for folder in folders]
 
 
 def _whole_day(day: Day, *, cold: bool) -> Iterator[_Group]:

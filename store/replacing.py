@@ -176,6 +176,11 @@ class Compactor:
     def _take_back(self) -> None:
         """Remove the new files of a step 1 while they are hidden, then the note of it."""
         with files.readable(self.root):
+            newest = notes.newest(self.root)
+            if newest.number > self._note.number and (newest.owner, newest.step) == (self._owner, 2):
+                # The switch was made, though an error came behind it.
+                self._note = newest
+                return
             self._remove(self._note.new)
         self._advance(replace(self._note, step=2 if self._note.old else 0, new=()))
 
@@ -247,7 +252,8 @@ class Compactor:
             self.switch()
 
     def switch(self) -> None:
-        """Let all files change places. Raises StoreError; then none did."""
+        """Let all files change places. Raises StoreError; then none did, or all, where only the note's folder could not
+        be made durable or be listed."""
         replacement, self._batch = self._batch, NewFiles()
         with replacement:
             self._switch(replacement)

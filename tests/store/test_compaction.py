@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
+from whorl.errors import StoreError
 from whorl.store import Store, file_names, manifest, notes, replacing, telemetry_files
 from whorl.store.system import files, processes
 from whorl.tests.store.journaler import (
@@ -107,6 +110,27 @@ def test_files_that_take_much_space_change_places_in_several_steps(
         assert numbers(store)[-1] >= before + 2 + 3 * 2, "a step for each day"
         assert seen(store, plain=True) == (expected if segments(store) else {})
     assert store.sql("select sum(n)::int n from history").to_pylist() == [{"n": 6}]
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_no_row_is_lost_where_a_note_is_made_and_an_error_comes_behind_it(
+    store: Store, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store)
+    add = notes.add
+
+    def add_and_fail(root: Path, note: notes.ReplacementNote) -> None:
+        add(root, note)
+        if note.step == step:
+            raise OSError(errno.EIO, "the folder cannot be made durable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(notes, "add", add_and_fail)
+        with pytest.raises(StoreError, match="cannot be made durable"):
+            store.compact(offline=True, now=LATER)
+    assert seen(store, plain=True) == TEN
+    store.compact(offline=True, now=LATER)
+    assert (seen(store, plain=True), len(segments(store))) == (TEN, 1)
 
 
 def test_small_files_of_other_tables_are_joined(store: Store) -> None:
