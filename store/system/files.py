@@ -190,26 +190,26 @@ def rename(source: Path, target: Path) -> None:
 def make_folder(folder: Path) -> None:
     """Make a folder of a store if it is missing. Those who may write to its parent may write to it. Raises OSError."""
     try:
-        with _held(folder.parent, _depth(folder) - 1) as parent:
-            _make_in(parent, folder)
-    except FileNotFoundError:
+        _make_in_parent(folder)
+    except FileNotFoundError:  # of the parent; in /proc and under an automounter also of a folder that cannot be made
         if folder.parent == folder:
             raise
         make_folder(folder.parent)
-        make_folder(folder)
+        _make_in_parent(folder)
 
 
-def _make_in(parent: int, folder: Path) -> None:
-    try:
-        os.mkdir(folder.name, dir_fd=parent)
-    except FileExistsError:
-        if not stat.S_ISDIR(os.stat(folder.name, dir_fd=parent, follow_symlinks=False).st_mode):
-            raise OSError(errno.ENOTDIR, _NO_FOLDER, str(folder)) from None
-        _wait_until_shared(parent, folder.name)
-        return
-    with held(folder) as handle:
-        _share(handle, os.fstat(parent).st_mode, _READ | _WRITE | _ENTER)
-    os.fsync(parent)
+def _make_in_parent(folder: Path) -> None:
+    with _held(folder.parent, _depth(folder) - 1) as parent:
+        try:
+            os.mkdir(folder.name, dir_fd=parent)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.stat(folder.name, dir_fd=parent, follow_symlinks=False).st_mode):
+                raise OSError(errno.ENOTDIR, _NO_FOLDER, str(folder)) from None
+            _wait_until_shared(parent, folder.name)
+            return
+        with held(folder) as handle:
+            _share(handle, os.fstat(parent).st_mode, _READ | _WRITE | _ENTER)
+        os.fsync(parent)
 
 
 _SHARED_S, _LOOK_S = 1.0, 0.01
@@ -257,7 +257,7 @@ def make_root(root: Path) -> None:
             if not root.is_dir():
                 raise
             return
-        with held(root) as handle:
+        with _held(root, 1) as handle:
             above = os.fstat(parent).st_mode
             if above & stat.S_ISGID and above & stat.S_IWGRP:
                 os.fchmod(handle, stat.S_IMODE(os.fstat(handle).st_mode) | stat.S_ISGID | stat.S_IRWXG)

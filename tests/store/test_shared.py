@@ -103,3 +103,9 @@ def test_a_folder_that_another_user_has_just_made_is_waited_for_until_it_is_shar
         os.seteuid(0)
         os.waitpid(maker, 0)
         shutil.rmtree(place)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="Linux only")
+def test_a_folder_that_cannot_be_made_is_named_where_the_system_calls_it_missing() -> None:
+    with pytest.raises(FileNotFoundError, match="whorl"):
+        files.make_folder(Path("/proc/whorl/runs"))
