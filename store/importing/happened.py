@@ -21,6 +21,7 @@ from ..vocabulary import EventKind
 from . import identity
 from .content import LINE, Sheet
 from .meanings import LOST_MARKS, NO_ANSWER, Bound
+from .times import instant
 from .values import is_placeholder, stated
 
 _AT_ONCE = 0.25  # of the shortest time between two readings of a GPU
@@ -42,18 +43,23 @@ _ADDRESS = re.compile(r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", r
 def of_rows(sheet: Sheet, stamps: str) -> pl.DataFrame:
     """The events that a reader tells of rows, with the GPU and node of the row: columns of `events`, and `LINE`.
 
-    Their time is their own, else that of the row in the column `stamps`, else now.
+    Their time is their own, else that of the row in the column `stamps`, else --at, else now.
     """
     rows = sheet.frame.filter(pl.col(LINE).is_in([key for key, _ in sheet.events]))
     whose = {
         key: tuple(row) for key, *row in rows.select(LINE, "=gpu", "=node", pl.col(stamps).dt.epoch("ns")).iter_rows()
     }
     events = [(key, event) for key, event in sheet.events if key in whose]
+    stamps_ns = [event.ts_ns or whose[key][2] for key, event in events]
+    otherwise_ns = time.time_ns()
+    if None in stamps_ns and sheet.options.at is not None:
+        sheet.used.add("at")
+        otherwise_ns = instant(sheet.options.at, sheet.options.time_zone, "--at")
     names = ("pci_bus_id", *TYPED, "detail")
     columns: dict[str, list[object]] = {name: [getattr(event, name) for _, event in events] for name in names}
     columns |= {
         LINE: [key for key, _ in events],
-        "ts": [event.ts_ns or whose[key][2] or time.time_ns() for key, event in events],
+        "ts": [ns or otherwise_ns for ns in stamps_ns],
         "kind": [event.kind.value for _, event in events],
         "gpu": [whose[key][0] for key, _ in events],
         "node": [whose[key][1] for key, _ in events],

@@ -280,13 +280,18 @@ def _first_identity(sheet: Sheet) -> str:
         unknown = fleet.filter(pl.col("serial").is_null() & ~pl.col("gpu").str.starts_with("GPU-"))["gpu"]
         by_number = pl.when(~keys["serial"].is_in(stored) & keys["index"].is_in(unknown.implode())).then(keys["index"])
         keys = {"serial": pl.coalesce(by_number, keys["serial"])} | keys
-    if {"index", "pci_bus_id"} <= keys.keys() and (sheet.kind == "runs" or "gpu" not in sheet.bound):
+    is_of_runs = sheet.kind == "runs"
+    if {"index", "pci_bus_id"} <= keys.keys() and (is_of_runs or {"gpu", "serial"}.isdisjoint(sheet.bound)):
         # CUDA may number GPUs otherwise than the driver, and the driver itself anew where one is lost
         at_address = keys["pci_bus_id"]
         gpu = pl.coalesce("=gpu", pl.when(at_address.is_in(stored)).then(at_address)).alias("=gpu")
         sheet.frame = sheet.frame.with_columns(gpu, pl.when(gpu.is_null()).then("=slot").alias("=slot"))
-        if sheet.kind == "runs":
+        if is_of_runs:
             del keys["pci_bus_id"]
+        else:  # a number that another address has is no name
+            of_other = pl.col("=gpu").is_null() & at_address.is_not_null()
+            of_other &= keys["index"].is_in(sheet.frame["=gpu"].drop_nulls().unique().implode())
+            sheet.frame = sheet.frame.with_columns(pl.when(~of_other.fill_null(False)).then("=slot").alias("=slot"))
     first = "gpu" if "gpu" in sheet.bound else next(iter(keys))
     answers = pl.col("=lost").is_null() if "=lost" in sheet.frame.columns else pl.lit(True)
     for key, gpu in keys.items():

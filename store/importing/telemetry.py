@@ -115,7 +115,7 @@ def _check_one_log(sheet: Sheet) -> None:
         raise InputError(
             f"{sheet.file}: the logs from line {min(first, second)} and from line {max(first, second)} on are of the "
             f"same time, and both have a GPU {gpu}: they are of several hosts; split the file there and give each part "
-            "its --node"
+            "its --node; or summer time ended between them (--set time-zone=ZONE says where)"
         )
 
 

@@ -221,7 +221,10 @@ def _pairs(path: Path) -> dict[str, str]:
         stated = re.sub(r"(?:^|\s)#.*$", "", line).strip()
         match = _PAIR.fullmatch(stated)
         if match is not None:
-            pairs[match[1].strip("'\"")] = match[2].strip("'\"")
+            name = match[1].strip("'\"")
+            if name in pairs:
+                raise InputError(f"{path}: line {number} has {name} a second time; keep one of the two")
+            pairs[name] = match[2].strip("'\"")
         elif stated not in ("", "---", "..."):
             raise InputError(f"{path}: line {number} is {line.strip()[:60]!r}; write each line as NAME: VALUE")
     return pairs

@@ -211,6 +211,7 @@ def test_ranks_that_compute_each_layer_together_are_one(tmp_path: Path) -> None:
         ("ranks.csv", "", "is empty"),
         ("layout.yaml", "- 4\n", "NAME: VALUE"),
         ("layout.yaml", "pp_size: many\n", "no number of ranks"),
+        ("layout.yaml", "pp_size: 4\npp_size: 2\n", "line 2 has pp_size a second time"),
         ("layout.yaml", None, "cannot be read"),
     ],
 )

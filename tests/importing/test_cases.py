@@ -328,6 +328,43 @@ def test_the_address_that_the_store_knows_is_the_gpu_of_a_later_file(tmp_path: P
     ]  # fmt: skip
 
 
+def test_a_number_that_another_address_had_is_no_name_of_a_gpu(tmp_path: Path, store: Store) -> None:
+    """As where the driver did not find the first GPU when the node began."""
+    columns = "index, pci.bus_id, power.draw [W]"
+    both = stream(columns, f"0, {BUS}07:00.0, 60 W", f"1, {BUS}47:00.0, 62 W", day=21)
+    for text in (stream(columns, f"0, {BUS}47:00.0, 62 W"), both):
+        (tmp_path / "log.csv").write_text(text)
+        import_file(store, tmp_path / "log.csv", Options(node="n1"))
+    assert rows(store, "select gpu, count(*), max(power_mw) from telemetry group by 1 order by 1") == [
+        ("n1:0", 2, 62_000), (f"n1:{BUS}07:00.0", 1, 60_000),
+    ]  # fmt: skip
+
+
+def test_another_board_at_an_address_is_another_gpu(tmp_path: Path, store: Store) -> None:
+    for serial, day in (("0321021000011", 20), ("0321021000022", 21)):
+        row = f"0, {serial}, {BUS}07:00.0, 60 W"
+        (tmp_path / "log.csv").write_text(stream("index, serial, pci.bus_id, power.draw [W]", row, day=day))
+        import_file(store, tmp_path / "log.csv", Options(node="n1"))
+    assert rows(store, "select gpu, count(*) from telemetry group by 1 order by 1") == [
+        ("0321021000011", 1), ("0321021000022", 1),
+    ]  # fmt: skip
+
+
+def test_hours_of_a_night_in_which_summer_time_ends_are_one_log(tmp_path: Path, store: Store) -> None:
+    """Each hour has its header, and the first of them comes twice."""
+    lines = [
+        line
+        for watts in (60, 70)
+        for line in (
+            "timestamp, index, power.draw [W]",
+            *(f"2026/10/25 02:{n}0:00, 0, {watts + n} W" for n in range(6)),
+        )
+    ]
+    (tmp_path / "log.csv").write_text("\n".join(lines))
+    report = import_file(store, tmp_path / "log.csv", Options(node="n1", time_zone="Europe/Berlin"))
+    assert (report.total.kept, report.refusals) == (12, {"it is the header line again": [8]})
+
+
 def test_one_serial_number_is_one_gpu_whatever_its_place(tmp_path: Path, store: Store) -> None:
     log = tmp_path / "log.csv"
     for day, columns, cells in (
