@@ -132,7 +132,7 @@ def machine(fleet: JudgedFleet) -> Picture:
     if fleet.judged or not judgement.gpus:
         judged = {gpu: bool(judgement.gpus) and gpu in fleet.judged for gpu in fleet.grid.cell}
     twice = " A GPU that is known by its UUID in one file and by its place in another has one cell."
-    cabinets = "A block is a cabinet" if fleet.grid.by_cabinet else "A block is of nodes in the order of their names"
+    cabinets = "A block is a cabinet" if fleet.grid.by_cabinet else "A block holds nodes in the order of their names"
     caption = f"{cells_of(fleet.grid) if fleet.grid.apart else cabinets}.{twice if fleet.maybe_twice else ''}"
     return replace(picture(fleet.grid, fleet.looks, judged), caption=caption)
 

@@ -18,6 +18,7 @@ from whorl.analysis.fleet.side_by_side import Against, runs_of, side_by_side
 from whorl.analysis.fleet.timelines import Timelines, Window, trend
 from whorl.analysis.runs.probing import Probed, probed
 from whorl.analysis.verdicts.judge import judged
+from whorl.dashboards.documents.fleet import cells_of
 from whorl.dashboards.figures import drawing
 from whorl.dashboards.figures.drawing import Look, Scatter, figure_of, looks
 from whorl.dashboards.figures.fleet import (
@@ -76,6 +77,12 @@ def test_cabinets_are_blocks_whose_nodes_line_up_and_gpus_of_no_known_node_have_
     assert 1.5 < large.columns / large.rows < 4
     alone = Grid.of(pl.DataFrame([("a", None, None)], schema=columns, orient="row").with_columns(slot=0))
     assert (alone.gpus, picture(alone, {}).svg.count("M")) == (1, 1)
+    no_cabinets = Grid.of(pl.DataFrame(summit, schema=columns, orient="row").with_columns(cabinet=None, slot=0))
+    assert [machine.by_cabinet for machine in (grid, large, alone, no_cabinets)] == [True, True, False, False]
+    assert (cells_of(large).endswith("a block a cabinet"), cells_of(no_cabinets).endswith("a row a node")) == (
+        True,
+        True,
+    )
 
 
 def test_a_picture_marks_and_names_the_odd_gpus_and_tells_who_was_not_judged() -> None:
