@@ -129,7 +129,7 @@ class Connection:
             config |= {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
         if share is not None:
             config |= {"memory_limit": f"{share.memory_mb}MB", "threads": share.threads, "temp_directory": ""}
-        self._root, self._home = str(root), str(root.resolve()).rstrip("/")
+        self._root, self._home = str(root / "_")[:-1], str(root.resolve() / "_")[:-1]  # of `.` the first is empty
         self._complete = complete
         self._unsafe, self._limited = unsafe, share is not None
         self._defined: dict[str, str] = {}  # the views that were made, of tables and of `VIEWS`
@@ -143,7 +143,7 @@ class Connection:
             self._connection.execute("SET enable_progress_bar = false")  # it would be drawn in the log of a server
         if not unsafe:
             # DuckDB checks both the pattern and the file that it finds, so both spellings are allowed.
-            folders = {f"{home}/{spec.name}/" for spec in TABLES for home in (self._home, pattern(self._home))}
+            folders = {f"{home}{spec.name}/" for spec in TABLES for home in (self._home, pattern(self._home))}
             self._connection.execute(f"SET allowed_directories = [{', '.join(map(quoted, sorted(folders)))}]")
             self._connection.execute("SET enable_external_access = false; SET lock_configuration = true")
 

@@ -253,7 +253,7 @@ def make_root(root: Path) -> None:
     with held(root.parent, below=False) as parent:
         try:
             os.mkdir(root.name, dir_fd=parent)
-        except FileExistsError:  # somebody else has just made it
+        except (FileExistsError, FileNotFoundError):  # somebody else has just made it, or it is `.`, which has no name
             if not root.is_dir():
                 raise
             return

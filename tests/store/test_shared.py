@@ -109,3 +109,8 @@ def test_a_folder_that_another_user_has_just_made_is_waited_for_until_it_is_shar
 def test_a_folder_that_cannot_be_made_is_named_where_the_system_calls_it_missing() -> None:
     with pytest.raises(FileNotFoundError, match="whorl"):
         files.make_folder(Path("/proc/whorl/runs"))
+
+
+def test_the_folder_of_this_process_becomes_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert filled(Path()).sql("select power_mw from telemetry").to_pylist() == [{"power_mw": 7}]
