@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from whorl.kernels.catalogue import KERNELS, find_kernel
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.kernels.cupy_loaded import CupyLoaded
 from whorl.kernels.device import finish
-from whorl.kernels.sizing import flop_per_s
+from whorl.kernels.sizing import VECTOR, flop_per_s
 from whorl.kernels.work import Buffer, Launch, Work
 from whorl.probes.catalogue import Probe, find_probe
 from whorl.probes.conditions import Asked
@@ -269,7 +270,7 @@ def _beside_ceiling(device: CupyDevice, probe: Probe, measured: Measured, best_c
                 ceiling = product_gflop_s(device, loaded, 0.5)
             except (ImportError, RuntimeError) as error:  # of CuPy's binding
                 problem = f"the plain product failed: {error}"
-    elif clock is not None:
+    elif clock is not None and device.facts.capability in VECTOR:  # of others no peak is known
         facts = replace(device.facts, max_clock_mhz=clock)
         ceiling = flop_per_s(facts, work.precision, matrix=family == "gemm") / 1e9
         kind = "peak of the units" if family == "fma" else "peak"
@@ -412,7 +413,7 @@ def counter(device: CupyDevice, findings: Findings) -> None:
                 ("energy_mj", pynvml.nvmlDeviceGetTotalEnergyConsumption),
                 ("power_mw", pynvml.nvmlDeviceGetPowerUsage),
             ):
-                findings.put(name, _renewed(lambda read=read: read(handle)))  # type: ignore[misc]
+                findings.put(name, _renewed(partial(read, handle)))
         finally:
             stop.set()
             load.join(LIMIT_S)

@@ -5,9 +5,10 @@ promised. Every program has the same command line:
 
     python -m benchmarks.NAME [--only SECTION] [--quick | --long] [--out FILE]
 
-The result goes to benchmarks/results/NAME.json, section by section: a section that did not run keeps its figures, with
-the date and the machine on which they were taken. With --quick nothing is written unless --out says where. Figures of
-time are CPU seconds of all threads, because other programs may keep a machine busy. Nothing is asserted.
+It prints the figures of the sections that ran as one JSON object, and writes them to benchmarks/results/NAME.json,
+section by section: there a section that did not run keeps its figures, with the date and the machine on which they were
+taken. With --quick nothing is written unless --out says where. Figures of time are CPU seconds of all threads, because
+other programs may keep a machine busy. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -220,21 +221,21 @@ def run(
         return
     options = BenchOptions("quick" if chosen.quick else "long" if chosen.long else "usual", chosen.peers)
     out = chosen.out or (None if chosen.quick else RESULTS / f"{program}.json")
-    document: dict[str, Any] = json.loads(out.read_text()) if out and out.exists() else {"benchmark": program}
+    printed: dict[str, Any] = {"benchmark": program}
+    document = json.loads(out.read_text()) if out and out.exists() else dict(printed)
     for name in chosen.only or sections:
         say(f"{program}: {name}")
         about_machine, used, before = machine(*packages), os.times(), time.monotonic()
         figures = sections[name](options)
         after = os.times()
         spent = {"cpu_s": round(sum(after[:4]) - sum(used[:4]), 1), "wall_s": round(time.monotonic() - before, 1)}
-        document[name] = {**figures, "size": options.size, "spent": spent, "machine": about_machine}
+        printed[name] = document[name] = {**figures, "size": options.size, "spent": spent, "machine": about_machine}
         if out:
             text = as_json({key: document[key] for key in ("benchmark", *sections) if key in document}) + "\n"
             part = out.with_suffix(".part")
             part.write_text(text)
             part.replace(out)
-    if out is None:
-        print(as_json(document))
+    print(as_json(printed))
 
 
 def as_json(value: Any, indent: str = "") -> str:

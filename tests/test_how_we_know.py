@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from whorl.benchmarks import harness
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "how-we-know"
 
@@ -80,3 +82,16 @@ def quotes() -> Sequence[tuple[str, str]]:
 @pytest.mark.parametrize(("page", "words"), quotes())
 def test_a_page_quotes_what_was_measured(page: str, words: str) -> None:
     assert words in (PAGES / f"{page}.md").read_text()
+
+
+def test_a_program_prints_what_ran_and_keeps_what_did_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sections = {name: lambda _options, name=name: {"says": name} for name in ("first", "second")}
+    out = tmp_path / "program.json"
+    out.write_text('{"benchmark": "program", "second": {"says": "before"}}')
+    monkeypatch.setattr("sys.argv", ["program", "--only", "first", "--out", str(out)])
+    harness.run("program", sections, packages=())
+    printed, written = json.loads(capsys.readouterr().out), json.loads(out.read_text())
+    assert (list(printed), printed["first"]["says"]) == (["benchmark", "first"], "first")
+    assert written == printed | {"second": {"says": "before"}}

@@ -223,7 +223,7 @@ class ReplayEngine:
             beliefs,
             replace(options, failures=(), users=()),
             seed if isinstance(seed, random.Random) else random.Random(seed),  # noqa: S311 (no secret)
-            np.ones(len(fleet), dtype=np.bool_),
+            up=np.ones(len(fleet), dtype=np.bool_),
             rounds=rounds,
             classes=frozenset(job.workload for job in trace.jobs),
             widest=max(job.gpus for job in trace.jobs),

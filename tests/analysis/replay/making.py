@@ -59,7 +59,9 @@ def choice(policy: str, world: World, held: Sequence[int], gpus: int, workload: 
     assert isinstance(chooser, Queued)
     classes = frozenset(world.beliefs.rates.scores)
     chooser.begin(
-        View(world.fleet, world.beliefs, Options(), random.Random(0), np.ones(len(world.fleet), bool), classes=classes)
+        View(
+            world.fleet, world.beliefs, Options(), random.Random(0), up=np.ones(len(world.fleet), bool), classes=classes
+        )
     )
     if held:
         chooser.cluster.take(-1, tuple(held))

@@ -59,7 +59,7 @@ def view_of(models: str, power: Power | None = None, *, gpus: int = 1) -> View:
     """Four nodes of two GPUs; of these jobs, of an hour each, all but the last run, each on the first GPU of a node."""
     fleet = Fleet.regular(4, 2)
     view = View(
-        fleet, Beliefs(Rates(fleet, {}, pairs=table(SHARES), power=power)), Options(), Random(0), np.ones(8, bool)
+        fleet, Beliefs(Rates(fleet, {}, pairs=table(SHARES), power=power)), Options(), Random(0), up=np.ones(8, bool)
     )
     tenants: list[tuple[int, ...]] = [()] * 8
     view.tenants = tenants
