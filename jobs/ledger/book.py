@@ -210,9 +210,9 @@ class Book:
             self.look(beyond=beyond)
             self._failed = False
         except Exception:
-            if not self._failed:  # said once
+            was_told, self._failed = self._failed, True  # before it is told: another thread may fail meanwhile
+            if not was_told:
                 log.warning("the ledger cannot read the GPUs", exc_info=True)
-            self._failed = True
 
     def _take(self, sensors: BoardSensors) -> None:
         """Take in the spans' begins and ends up to where the curves reach."""

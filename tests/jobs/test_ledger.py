@@ -405,6 +405,19 @@ def test_a_driver_that_fails_or_hangs_later_costs_figures_only(caplog: pytest.Lo
     books.close()
 
 
+def test_threads_that_fail_together_tell_it_once(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(Board(steady(100)))
+    bench.ledger.open()
+    bench.backend.breaks = RuntimeError
+    caplog.handler.addFilter(lambda _: not time.sleep(0.05))  # type: ignore[func-returns-value]
+    threads = [threading.Thread(target=bench.ledger.look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [record.message for record in caplog.records] == ["the ledger cannot read the GPUs"]
+
+
 @pytest.mark.parametrize(
     ("visible", "gpus"),
     [("1", ["GPU-1"]), ("GPU-0,GPU-1", ["GPU-0", "GPU-1"]), (None, ["GPU-0", "GPU-1"]), ("", None), ("7", None)],
