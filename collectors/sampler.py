@@ -361,7 +361,7 @@ class Sampler:
             self._judge_sensors()
             if self._reachable and not self._left:
                 self._left = True
-                for event in self._call(me, LEAVING, self.source.close):
+                for event in filter(self._is_ours, self._call(me, LEAVING, self.source.close)):
                     self.tell(event)
         except Abandoned:
             return
@@ -508,9 +508,13 @@ class Sampler:
         finally:
             self._out(me)
 
+    def _is_ours(self, event: Event) -> bool:
+        """Whether an event is of a GPU that is read, or of all of the node."""
+        return self._sampling.among is None or event.gpu is None or event.gpu in self._known
+
     def _announced(self, event: Event) -> None:
         """Record what a source says of itself; what costs a metric or a page, who watches the collector hears too."""
-        if self._sampling.among is not None and event.gpu is not None and event.gpu not in self._known:
+        if not self._is_ours(event):
             return
         self._events.tell(event)
         if self.source.one_by_one:

@@ -286,6 +286,16 @@ def test_events_of_the_source_and_of_asides_are_stored_also_beside_one_that_hang
     assert ("xid", "GPU-a", 63, None, "n") in events
 
 
+def test_of_a_part_of_the_gpus_neither_readings_nor_events_of_others_are_stored() -> None:
+    told = [Event(EventKind.XID, gpu, "XID 79", T0, code=79) for gpu in ("GPU-a", "GPU-b", None)]
+    last = [Event(EventKind.HEALTH, gpu, "all in all", T0, code=2) for gpu in ("GPU-a", "GPU-b")]
+    script = Script([[power("GPU-a", T0), *told]], last=last)
+    kept = played(script, among=lambda devices: [device for device in devices if device.gpu == "GPU-a"])
+    assert {row["gpu"] for row in kept.rows} == {"GPU-a"}
+    events = [(event["kind"], event["gpu"]) for event in kept.events if event["kind"] in ("xid", "health")]
+    assert events == [("xid", "GPU-a"), ("xid", None), ("health", "GPU-a")]
+
+
 def test_marks_of_sensors_reach_the_rows() -> None:
     steps: list[Step] = [
         [
