@@ -2,8 +2,8 @@
 
 A pass seals the journals of dead writers and then rewrites, of every day, what is worth it: the files of each past hour
 become files of up to 1.5 million rows, sorted by GPU; those of each past day again, with a manifest; a day that is a
-week old is written once more in the smallest form. Late rows go where they belong. All files of a pass change places at
-once (see `replacing`). A pass may be killed at any moment, and the next one begins anew.
+week old is written once more in the smallest form. Late rows go where they belong. The files of a pass change places at
+once (see `replacing`), of a large pass in several steps. It may be killed at any moment, and the next one begins anew.
 """
 
 from __future__ import annotations

@@ -137,7 +137,8 @@ class Derivation(Compactor):
                 self.beat()
                 for name, rows in tables.items():
                     spec = table(name)
-                    shaped, name = keys.conform(spec, rows), f"{stem}-{number}"
-                    of_day.add(
-                        telemetry_files.files_of(self.root, spec, shaped, name, written_ns=time.time_ns(), codec="warm")
+                    in_shape = keys.conform(spec, rows)
+                    new_files = telemetry_files.files_of(
+                        self.root, spec, in_shape, f"{stem}-{number}", written_ns=time.time_ns(), codec="warm"
                     )
+                    of_day.add(new_files)
