@@ -50,7 +50,7 @@ def of_rows(sheet: Sheet, stamps: str) -> pl.DataFrame:
         key: tuple(row) for key, *row in rows.select(LINE, "=gpu", "=node", pl.col(stamps).dt.epoch("ns")).iter_rows()
     }
     events = [(key, event) for key, event in sheet.events if key in whose]
-    stamps_ns = [event.ts_ns or whose[key][2] for key, event in events]
+    stamps_ns = [whose[key][2] if event.ts_ns is None else event.ts_ns for key, event in events]
     otherwise_ns = time.time_ns()
     if None in stamps_ns and sheet.options.at is not None:
         sheet.used.add("at")
@@ -59,7 +59,7 @@ def of_rows(sheet: Sheet, stamps: str) -> pl.DataFrame:
     columns: dict[str, list[object]] = {name: [getattr(event, name) for _, event in events] for name in names}
     columns |= {
         LINE: [key for key, _ in events],
-        "ts": [ns or otherwise_ns for ns in stamps_ns],
+        "ts": [otherwise_ns if ns is None else ns for ns in stamps_ns],
         "kind": [event.kind.value for _, event in events],
         "gpu": [whose[key][0] for key, _ in events],
         "node": [whose[key][1] for key, _ in events],
