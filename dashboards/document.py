@@ -108,8 +108,6 @@ class Table:
     title: str = ""
     below: str = ""
     """A sentence about the rows, drawn below them."""
-    cards: bool = False
-    """Whether each row is a card on a narrow screen: for few rows of many words."""
     most: int | None = None
     """Rows that are drawn; the others are counted in a line. None draws all."""
     command: str = ""
@@ -125,13 +123,12 @@ class Table:
         title: str = "",
         below: str = "",
         *,
-        cards: bool = False,
         most: int | None = None,
     ) -> Table:
         """A table of records, which are mappings or have attributes: each column with where its cells come from."""
         heads, sources = zip(*columns, strict=True)
         cells = [[cell_of(row, source) for source in sources] for row in rows]
-        return cls(heads, cells, title, below, cards=cards, most=most)
+        return cls(heads, cells, title, below, most=most)
 
     @property
     def heads(self) -> list[Column]:

@@ -32,6 +32,8 @@ from .words import minus, printable, unbroken
 Attributes: TypeAlias = Mapping[str, Any]
 """By their names in HTML; "style" is a mapping, too."""
 _VOID = ("img",)
+_TELEPHONE_PX, _GAP_PX, _LETTER_PX = 366, 18, 8
+"""The room for a table on a telephone, what stands between two columns, and a letter in `document.css`."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,8 @@ def _table(part: Table, medium: Medium) -> Node:
 def _rows(part: Table, label: str, medium: Medium) -> Element:
     """A table of plain HTML; cells of a column that names a page are links."""
     looks = ["r" if head.right else "w" if head.kind == "sentence" else "" for head in part.heads]
-    named = [{"data-head": head.head} if part.cards else {} for head in part.heads]
+    as_cards = _is_wider_than_a_telephone(part)
+    named = [{"data-head": head.head} if as_cards else {} for head in part.heads]
     top = [
         element(
             "th",
@@ -227,8 +230,14 @@ def _rows(part: Table, label: str, medium: Medium) -> Element:
 
     body = element("tbody", *map(row, part.rows[: part.most]))
     table = element("table", element("thead", element("tr", *top)), body)
-    look = "wide cards" if part.cards else "wide"
+    look = "wide cards" if as_cards else "wide"
     return element("div", table, look=look, role="region", aria_label=label, tabindex=0)  # a keyboard reaches it
+
+
+def _is_wider_than_a_telephone(part: Table) -> bool:
+    """Whether `document.css` draws each row as a card where a telephone is as wide as most."""
+    lines = [[head.head for head in part.heads], *part.texts()]
+    return sum(_GAP_PX + _LETTER_PX * max(map(len, column)) for column in zip(*lines, strict=True)) > _TELEPHONE_PX
 
 
 def _cell(head: Column, cell: Cell, medium: Medium, cluster: str | None) -> Iterable[Node]:

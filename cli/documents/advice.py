@@ -133,7 +133,7 @@ def _workloads(workloads: Sequence[WorkloadGain]) -> Table:
         (SAVED, lambda row: None if row.gain is None else percents(row.gain)),
         (Column("GPUs", "count", explains="n: GPUs that are compared"), "gpus"),
         (Column("runs", "count", drops=1), "runs"),
-        (Column("", "sentence"), remark),
+        (Column("remark", "sentence"), remark),
     ]
     return Table.of(workloads, columns, below="The best set of GPUs beside random ones.")
 
@@ -285,7 +285,7 @@ def _gain_table(gains: Sequence[Gain]) -> Table:
         (SAVED, percents),
         (Column("", "sentence"), lambda gain: "" if gain.measurable else "no measurable gain"),
     ]
-    return Table.of(ordered, columns, cards=True)
+    return Table.of(ordered, columns)
 
 
 # -- the price of an exclusion -----------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ def _kinds_table(balance: Balance) -> Table:
         (Column("what it means", "sentence"), lambda row: problem_meaning(row["problem"], balance.booked)),
         (Column("what to do", "sentence"), lambda row: TO_DO.get(row["problem"], "")),
     ]
-    return Table.of(rows, columns, "What is wrong with readings and jobs", cards=True)
+    return Table.of(rows, columns, "What is wrong with readings and jobs")
 
 
 def _examples_table(balance: Balance) -> Table:
@@ -220,13 +220,13 @@ def summary_parts(summary: EnergySummary, groupings: Sequence[By]) -> list[Part]
     answer = answers[groupings[0]]
     if not answer.total:
         return headline(answer)
-    parts = headline(answer)
+    used: list[Part] = []
     if answers[By.DAY].rows["energy_j"].count():
-        parts.append(days_chart(summary))
+        used.append(days_chart(summary))
     if ranked := [by for by in groupings if by is not By.DAY]:
-        parts.append(largest_chart(summary, ranked))
-    parts += [rows_table(answers[by], f"Energy by {CALLED[by]}") for by in groupings]
-    return [*parts, balance_section(summary.balance), remarks(answer), terms()]
+        used.append(largest_chart(summary, ranked))
+    used += [rows_table(answers[by], f"Energy by {CALLED[by]}") for by in groupings]
+    return [*headline(answer), Section("Who used it", used), balance_section(summary.balance), remarks(answer), terms()]
 
 
 # -- the sensors of boards ----------------------------------------------------------------------------------------

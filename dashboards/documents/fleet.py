@@ -152,7 +152,7 @@ def _which(judgement: Judgement, worst: Sequence[Verdict], names: Mapping[str, s
         ("state", "state"),
         (Column("effect [95 %]", explains=effect), lambda verdict: size(verdict) or None),
     ]
-    return Table.of(worst, columns, below=f"and {many(others, 'more finding')}" if others else "", cards=True)
+    return Table.of(worst, columns, below=f"and {many(others, 'more finding')}" if others else "")
 
 
 def unseen(fleet: JudgedFleet) -> Section | None:
@@ -230,11 +230,10 @@ def planted_faults(
         ("planted", "kind"),
         ("result", lambda fault: f"found: {fault.found}" if fault.found else "missed"),
     ]
-    remarked = any(remark(fault) for fault in planted)
-    if remarked:
+    if any(remark(fault) for fault in planted):
         columns.append((Column("remark", "sentence"), lambda fault: remark(fault) or ""))
     missed_first = sorted(planted, key=lambda fault: (bool(fault.found), fault.kind, fault.gpu))
-    table = Table.of(missed_first, columns, cards=remarked)
+    table = Table.of(missed_first, columns)
     lead = f"{caught} of {many(len(planted), 'planted fault')} found; {named}. The judge does not know this list."
     return Section("Planted faults", [table], lead)
 
@@ -380,7 +379,7 @@ def run_figures(campaign: Probed) -> Table | None:
     below = "The median GPU (5th to 95th percentile)."
     if any(name in ("energy", "efficiency") for name, _ in figures):
         below += " Energy is that of one repetition, by the energy counter where there is one, else power times time."
-    return Table(columns, rows, "Power, energy and rates", below, cards=True)
+    return Table(columns, rows, "Power, energy and rates", below)
 
 
 def _middle(values: pl.Series) -> str | None:
@@ -431,7 +430,7 @@ def conditions(campaign: Probed) -> Table | None:
         "exact, for one repetition. The other columns are those of the first GPU's run; the store has them for every "
         "run."
     )
-    return Table.of(rows, columns, "How the probes ran", below, cards=True)
+    return Table.of(rows, columns, "How the probes ran", below)
 
 
 def _median(values: pl.Series) -> float | None:

@@ -51,7 +51,7 @@ def _time_saved(gains: Sequence[Gain], reason: str | None) -> Section:
         (SAVED, percents),
         (Column("", "sentence"), lambda gain: "" if gain.measurable else "no measurable gain"),
     ]
-    table = Table.of(gains, columns, cards=True)
+    table = Table.of(gains, columns)
     doubt = [] if reason is None else [f"The GPUs cannot be told apart: {reason}."]
     return Section("Time saved by these GPUs in this order", [table, *doubt])
 

@@ -183,7 +183,7 @@ def not_judged(gaps: Sequence[NotJudged]) -> Table | None:
         return None
     rows = [(listed(subjects), reason) for reason, subjects in by_reason.items()]
     columns = [Column("not judged", "sentence"), Column("why", "sentence")]
-    return Table(columns, rows, most=LISTED, cards=True)
+    return Table(columns, rows, most=LISTED)
 
 
 def least(effects: Sequence[Smallest]) -> str | None:

@@ -112,7 +112,7 @@ def test_nothing_is_fetched() -> None:
 
 
 def test_text_is_never_markup() -> None:
-    table = Table([NASTY], [[NASTY]], NASTY, NASTY, cards=True)
+    table = Table([NASTY], [[NASTY]], NASTY, NASTY)
     parts: list[Part] = [NASTY, Tiles([(NASTY, NASTY)]), Facts([(NASTY, NASTY)], NASTY), Section(NASTY, [table], NASTY)]
     text = page(Document(NASTY, parts, [NASTY]))
     assert "<script>document" not in text
