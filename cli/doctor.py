@@ -15,7 +15,7 @@ from .options import OptionKey, backend_option, json_option
 @backend_option(
     "dcgm",
     "prometheus",
-    says="Also read what stands elsewhere.",
+    says="Also read a dcgm or prometheus that stands elsewhere.",
     several=True,
     dcgm=(
         OptionKey("host", click.STRING, "The engine.  [default: this node's, else its own]", metavar="HOST:PORT"),

@@ -41,7 +41,7 @@ GPU has. Times are UTC: `2026-11-30`, or how long ago: `30d`. `WHORL_STORE` or a
 `--store` ([site/README.md](site/README.md#whorltoml)).
 
 **KEY=VALUE**: `--set` has what is seldom changed. Repeat it, or name a TOML file. `--set help` after a verb explains
-its keys; so do `--world help` and `--backend help`.
+its keys; so do `--world help` and `--backend help` (`--backend simulated:gpus=4,model=H100`).
 
 **Completion**: `eval "$(_WHORL_COMPLETE=bash_source whorl)"` in `~/.bashrc`; `zsh_source` and `fish_source` likewise.
 """
@@ -72,10 +72,9 @@ def reference(root: click.Context) -> Iterator[str]:
     yield from map(_option_line, sorted(common))
     for context, options in commands:
         depth = len(context.command_path.split())
-        yield f"\n{'#' * depth} {context.command_path}\n"
         pieces = [piece for piece in context.command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
-        if pieces and not isinstance(context.command, click.Group):
-            yield f"`{context.command_path} {' '.join(pieces)}`\n"
+        takes = [] if isinstance(context.command, click.Group) else pieces
+        yield f"\n{'#' * depth} {' '.join([context.command_path, *takes])}\n"
         yield from _markdown(context)
         yield from (_option_line(option) for option in options if option not in common)
         elsewhere = [f"`{names.split()[0].rstrip(',')}`" for names, text in options if (names, text) in common]
@@ -92,7 +91,7 @@ def _options(context: click.Context, *, keys: bool = False) -> Iterator[tuple[st
                 yield names, parameter.purpose
             yield from ((f"{option} {key}".replace(": ", ":"), meaning) for option, key, meaning in parameter.records())
         elif text and names != "-h, --help":
-            yield names, text
+            yield names, getattr(parameter, "purpose", "") or text
 
 
 def _common(options: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:

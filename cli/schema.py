@@ -21,20 +21,10 @@ _UNUSUAL = ("BOOLEAN", "MAP", "STRUCT")
 """What the type of a column begins with that its unit does not tell; lists are unusual, too."""
 _SEVERAL = 3
 """Tables of which a column is explained once, for all, in docs/tables.md."""
-_BY_NAME = (
-    "campaigns",
-    "imports",
-    "judgements",
-    "levels",
-    "day_levels",
-    "calibrations",
-    "truth",
-    "energy_minutes",
-    "energy_days",
-    "operations",
-    "spans_open",
-)
+_BY_NAME = ("campaigns", "imports", "truth", "operations", "spans_open")
 """Tables that people hardly ask: docs/tables.md has the names of their columns."""
+_WITHIN = ("judgements", "levels", "day_levels", "calibrations", "energy_minutes", "energy_days")
+"""Tables between the steps of whorl's own answers: docs/tables.md has what a row is."""
 _OF_A_MINUTE = (
     " `ts` is when the minute began. A gauge `x` of `telemetry` has `x_min`, `x_mean` and `x_max`, a counter `x_first` "
     "and `x_last`, a mask every bit that was set, `quality` any mark. The other columns:"
@@ -149,9 +139,11 @@ def as_document(tables: list[Table], views: list[View], columns: Mapping[str, Se
             if set(earlier.names) <= {column.name for column in listed_columns}:
                 parts[-1] += f" It has all columns of `{earlier.name}`."
                 listed_columns = [column for column in listed_columns if column.name not in earlier.names]
+        if table.name in _WITHIN:
+            continue
         if table.name in _BY_NAME:
             names = ", ".join(f"`{column.name}`" for column in listed_columns if not _is_key(column))
-            parts[-1] += f" `whorl schema {table.name}` explains its columns: {names}."
+            parts[-1] += f" Its columns: {names}." if names else ""
             continue
         parts[-1] += _explained(column for column in listed_columns if column in common)
         listed_columns = [column for column in listed_columns if column not in common and not _is_key(column)]
@@ -182,17 +174,17 @@ _TABLES_HEAD = """\
 Made by `whorl schema --markdown`. `cluster` and `gpu` are the key of a GPU: `gpu` is its UUID, else its place \
 (cabinet-node-device), else its name. Missing or unknown is NULL, never 0; times are UTC. Brackets hold the unit, and \
 the type of a list, map, record or truth value; other columns are texts (VARCHAR), numbers (BIGINT or DOUBLE) and \
-times (TIMESTAMP). `whorl schema NAME` shows each type, the codes that a column holds, the SQL of a view, and of \
-`telemetry` how NVML, DCGM, dcgm-exporter and nvidia-smi spell each metric.
+times (TIMESTAMP). *Also* names columns that are explained above. `whorl schema NAME` explains every column, with its \
+type, its codes, the SQL of a view, and of `telemetry` how NVML, DCGM, dcgm-exporter and nvidia-smi spell each metric.
 
 ## Columns of several tables
 """
 
 
 def _explained(columns: Iterable[Column]) -> str:
-    """The names of columns that stand elsewhere, as a sentence; empty without any."""
+    """The names of columns that the page explains above, as a sentence; empty without any."""
     names = [f"`{column.name}`" for column in columns if not _is_key(column)]
-    return f" Also {', '.join(names)}, as above." if names else ""
+    return f" Also {', '.join(names)}." if names else ""
 
 
 def _is_key(column: Column) -> bool:

@@ -253,15 +253,11 @@ def _windows(keys: tuple[str, ...], source: str, until: str) -> str:
     )
 
 
-_READING_COUNTS = (
-    "Readings of power that are marked in `quality`, under 0.5 W or over 5 kW do not count. Give {}, `gpu` or a range "
-    "of `began` where you can: else all of telemetry is read. Only whorl has this view"
-)
-
 RUN_WINDOWS = View(
     "run_windows",
-    "a run of a GPU that began and ended, and what telemetry says of this time: power, energy, clock, temperature. "
-    + _READING_COUNTS.format("`run_id`"),
+    "a run of a GPU that began and ended, and what telemetry says of this time. Readings of power that are marked in "
+    "`quality`, under 0.5 W or over 5 kW do not count. Give `run_id`, `gpu` or a range of `began` where you can: else "
+    "all of telemetry is read. Only whorl has this view",
     _windows(
         ("run_id", "cluster", "campaign", "workload", "gpu", "job_id", "began", "ended", "status"),
         "runs WHERE ended IS NOT NULL",
@@ -273,8 +269,8 @@ RUN_WINDOWS = View(
 JOB_WINDOWS = View(
     "job_windows",
     "an allocation of a GPU that is known to a job, and what telemetry says of this time, as in `run_windows`; of one "
-    "that runs, up to the last reading. Jobs that share a GPU have all of its power and energy each: see `share`. "
-    + _READING_COUNTS.format("`job_id`, `allocation`"),
+    "that runs, up to the last reading. Jobs that share a GPU have all of its power and energy each: see `share`. Give "
+    "`job_id`, `allocation`, `gpu` or a range of `began`",
     _windows(
         ("allocation", "cluster", "job_id", "raw_id", "user", "account", "gpu", "share", "began", "ended"),
         f"({JOBS_NOW.sql}) WHERE job_id IS NOT NULL",
