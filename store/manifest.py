@@ -9,6 +9,7 @@ import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from . import file_names
 from .file_names import Bounds, gpu_hashes, parse
@@ -17,6 +18,7 @@ from .system import files
 
 NAME = "manifest.json"
 _MOST = 1 << 26
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -59,17 +61,32 @@ def read(folder: Path) -> Manifest | None:
         return None
 
 
+def names_of_gpus(folder: Path) -> dict[str, frozenset[str | None]]:
+    """The GPUs of each file that the manifest of a day's folder names, in full: of thousands, some hashes are equal."""
+    try:
+        listed = _stated(folder / NAME)["files"].items()
+        return {str(name): frozenset(gpus) for name, (_, _, gpus, _, _) in listed}
+    except _UNREADABLE:
+        return {}
+
+
 @functools.lru_cache(maxsize=1024)
 def _read(path: Path, _changed: int) -> Manifest | None:
     try:
-        stated = files.parse_json_with_sum(files.read_small(path, _MOST).encode())
-        if stated["format"] != FORMAT:
-            return None
+        stated = _stated(path)
         entries = {str(name): gpu_hashes(gpus) for name, (_, _, gpus, _, _) in stated["files"].items()}
         rows = {str(name): int(number) for name, (number, *_) in stated["files"].items()}
         return Manifest(entries, rows, bool(stated["cold"]))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except _UNREADABLE:
         return None
+
+
+def _stated(path: Path) -> dict[str, Any]:
+    """What a manifest states. Raises one of `_UNREADABLE` where it is damaged or of another format."""
+    stated: dict[str, Any] = files.parse_json_with_sum(files.read_small(path, _MOST).encode())
+    if stated["format"] != FORMAT:
+        raise ValueError(f"{path} has another format")
+    return stated
 
 
 def may_hold(path: Path, bounds: Bounds) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import file_names, manifest
-from .keys import KEY_RECORD, bounds_of, days, without
+from .file_names import gpu_hash, gpu_hashes
+from .keys import KEY_RECORD, days, without
 from .parquet import complete, pattern
 from .schema import KEY, arrow_schema, table
 from .snapshot import Rows
@@ -95,9 +95,9 @@ def parts_of(name: str, rows: Rows) -> list[TablePart]:
     by_day = file_names.by_day(rows.files)
     late = dict(days(over)) if over is not None else {}
     return [
-        TablePart(name, day, _absolute(group.files), group.late)
+        TablePart(name, day, _absolute(paths), late_rows)
         for day in sorted({*by_day, *late})
-        for group in _groups(by_day.get(day, []), late.get(day))
+        for paths, late_rows in _groups(by_day.get(day, []), late.get(day))
     ]
 
 
@@ -122,27 +122,42 @@ def rows_by_day(paths: Iterable[Path], gpus: frozenset[int] | None) -> dict[int,
     return {day: round(rows) for day, rows in sorted(days.items())}
 
 
-@dataclass
-class _Group:
-    """Files of a day, and late rows, whose GPUs have to do with each other; `gpus` as `manifest.gpus_of`."""
+def _groups(paths: list[Path], late: pa.Table | None) -> Iterator[tuple[list[Path], pa.Table | None]]:
+    """Groups of files of a day that share GPUs, directly or through others; late rows go with theirs.
 
-    gpus: frozenset[int] | None
-    files: list[Path]
-    late: pa.Table | None = None
+    A file shares a GPU by its name where the day's manifest has it, else by the hash of its name: of thousands of GPUs,
+    some hashes are equal.
+    """
+    listed = manifest.names_of_gpus(paths[0].parent) if paths else {}
+    names_of: dict[int, list[str | None]] = {}
+    for name in frozenset[str | None]().union(*listed.values()):
+        names_of.setdefault(gpu_hash(name), []).append(name)
+    gpus: list[frozenset[str | int | None]] = []
+    for path in paths:
+        hashes = manifest.gpus_of(path)
+        if path.name in listed:
+            gpus.append(listed[path.name])
+        elif hashes is not None:
+            gpus.append(hashes.union(*(names_of.get(number, ()) for number in hashes)))
+        else:  # it may have any
+            yield paths, late
+            return
+    if late is not None:
+        late_gpus = late["gpu"].unique().to_pylist()
+        gpus.append(frozenset(late_gpus) | gpu_hashes(late_gpus))
+    for group in _connected(gpus):
+        yield [paths[place] for place in group if place < len(paths)], late if group[-1] == len(paths) else None
 
-    def shares(self, group: _Group) -> bool:
-        return self.gpus is None or group.gpus is None or not self.gpus.isdisjoint(group.gpus)
 
-    def joined(self, group: _Group) -> _Group:
-        gpus = None if self.gpus is None or group.gpus is None else self.gpus | group.gpus
-        return _Group(gpus, [*group.files, *self.files], group.late if self.late is None else self.late)
-
-
-def _groups(paths: list[Path], late: pa.Table | None) -> list[_Group]:
-    """Groups of files of a day that share GPUs, directly or through others; late rows go with theirs."""
-    groups: list[_Group] = []
-    single = [_Group(manifest.gpus_of(path), [path]) for path in paths]
-    for group in [*single, *([_Group(bounds_of(late).gpus, [], late)] if late is not None else [])]:
-        apart = [other for other in groups if not group.shares(other)]
-        groups = [*apart, functools.reduce(_Group.joined, [g for g in groups if group.shares(g)], group)]
-    return groups
+def _connected(sets: Sequence[frozenset[Any]]) -> list[list[int]]:
+    """The places of the sets in groups: two sets that share a member are in one group, in order of the first set."""
+    group_of: dict[Any, list[int]] = {}
+    for place, members in enumerate(sets):
+        touched = {id(group_of[member]): group_of[member] for member in members if member in group_of}
+        largest, *others = sorted(touched.values(), key=len, reverse=True) or [[]]
+        for group in others:
+            largest += group
+            group_of |= {member: largest for old_place in group for member in sets[old_place]}
+        largest.append(place)
+        group_of |= dict.fromkeys(members, largest)
+    return sorted(sorted(group) for group in {id(group): group for group in group_of.values()}.values())

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from whorl.store import Store
+from whorl.store.file_names import gpu_hash
 from whorl.store.newest import Following
 from whorl.store.schema import KEY
 from whorl.tests.store.journaler import (
@@ -96,6 +97,37 @@ def test_gpus_that_share_a_hash_are_not_taken_for_each_other(store: Store, monke
     assert len(store.latest([("c", "b")])) == 1
     assert len(store.parts("telemetry")) == 1
     assert len(seen(store)) == 6
+
+
+def test_a_large_fleet_is_in_many_parts_although_some_gpus_share_a_hash(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whorl.store.telemetry_files.MOST_ROWS", 80)
+    first_with: dict[int, str] = {}
+    pairs = []
+    for number in range(5000):
+        gpu = f"node{number}/0"
+        if first_with.setdefault(gpu_hash(gpu), gpu) != gpu:
+            pairs.append((first_with[gpu_hash(gpu)], gpu))
+    half, others = sorted(zip(*pairs[:20], strict=True))
+    for gpus in (half, others):
+        store.append(
+            {"telemetry": readings([second // 20 for second in range(80)], gpus * 4)}, gpus[0].partition("/")[0]
+        )
+    store.compact(offline=True, now=LATER)
+
+    def gpus_of_parts() -> list[set[str]]:
+        return [set(part.arrow()["gpu"].to_pylist()) for part in store.parts("telemetry")]
+
+    in_parts = gpus_of_parts()
+    assert len(in_parts) == 2
+    assert not set.intersection(*in_parts)
+    shared = next((a, b) for a, b in pairs if a in in_parts[0] and b in in_parts[1])
+    store.append({"telemetry": readings([10], "new")}, "new")
+    assert sorted(map(len, gpus_of_parts())) == [1, *sorted(map(len, in_parts))]
+    store.append({"telemetry": readings([11], shared[0])}, "late")  # the name of its file tells a hash that two have
+    assert sorted(map(len, gpus_of_parts())) == [1, 40]
+    assert of_parts(store)[0] == seen(store)
 
 
 # -- parts ------------------------------------------------------------------------------------------------------
