@@ -44,7 +44,7 @@ _TENTHS = (1 << _TENTH) - 1
 _MOST_KEYS = 1 << 22
 _NO_TENTHS: Tenths = np.zeros(0, np.int64), np.zeros(0, np.int64)
 _REDUCED = {  # figures of a window: how those of two slices become one, and where they begin
-    "n": (np.add, 0), "counted": (np.add, 0), "sum_mw": (np.add, 0), "most_mw": (np.maximum, 0),
+    "n": (np.add, 0), "sum_mw": (np.add, 0), "most_mw": (np.maximum, 0),
     "clocks": (np.add, 0), "sum_mhz": (np.add, 0), "celsius": (np.maximum, _LOW),
     "first_us": (np.minimum, _HIGH), "last_us": (np.maximum, _LOW),
 }  # fmt: skip
@@ -106,7 +106,7 @@ def figures(rows: Rows, windows: pa.Table, stopped: threading.Event | None = Non
     """
     batch = _in_one(windows)
     index = WindowIndex(batch)
-    totals = _Totals(batch, index.rows)
+    totals = _Totals(batch, index)
     for part in parts_of(TELEMETRY.name, _near(rows, index)):
         totals.begin(file_names.day_number(str(part.day)) or 0)
         for readings, complete in _batches(part, index, rows, _COLUMNS):
@@ -132,8 +132,7 @@ def readings(
     for part in parts_of(TELEMETRY.name, _near(rows, index)):
         for batch, _ in _batches(part, index, rows, [*dict.fromkeys((*KEY, *columns))]):
             slices = index.slices(batch)
-            slice_of, places = slices.readings()
-            yield batch, index.rows[slices.numbers[slice_of]], places
+            yield batch, np.repeat(index.rows[slices.numbers], slices.counts), slices.places()
 
 
 # -- reading --------------------------------------------------------------------------------------------------
@@ -145,23 +144,24 @@ class WindowIndex:
 
     def __init__(self, windows: pa.RecordBatch) -> None:
         """`windows` has the columns `WINDOW`."""
-        (cluster, clusters), (gpu, gpus) = (_ranks(windows[name].to_pylist()) for name in ("cluster", "gpu"))
+        (cluster, clusters), (gpu, gpus) = (_ranks(windows[name]) for name in ("cluster", "gpu"))
         names = [(name or "").encode() for name in gpus]
         began, until = (_numbers(windows, name, absent) for name, absent in (("began", _HIGH), ("until", _LOW)))
         self.rows: Integers = np.lexsort((began, cluster, gpu))
         """(windows,) the row of each window in the batch, by its number."""
         gpu, cluster = gpu[self.rows], cluster[self.rows]
-        self._times_us = np.stack((began, until))[:, self.rows]  # when each begins and ends
+        self.times_us = np.stack((began, until))[:, self.rows]
+        """(2, windows) when each begins and ends, by its number."""
         edges = np.flatnonzero(np.diff(gpu, prepend=-2) | np.diff(cluster, prepend=-2)).tolist()
         pieces = [slice(*ends) for ends in itertools.pairwise([*edges, len(gpu)])]
         self._of_gpu = {
             (clusters[cluster[piece.start]], gpus[gpu[piece.start]]): piece for piece in pieces
         }  # the numbers of each cluster and GPU
-        latest = [np.maximum.accumulate(self._times_us[1, piece]) for piece in pieces]
+        latest = [np.maximum.accumulate(self.times_us[1, piece]) for piece in pieces]
         self._latest_us = np.concatenate([np.zeros(0, np.int64), *latest])  # the last end of a GPU's windows so far
         self._gpus = [names[gpu[first]] for first in edges]
         self._edges = [*edges, len(gpu)]
-        self._first_us = self._times_us[0, edges]
+        self._first_us = self.times_us[0, edges]
         self._until_us = self._latest_us[[piece.stop - 1 for piece in pieces]]
         within = int(began.min(initial=_HIGH)), int(until.max(initial=_LOW)) - 1
         self.bounds = file_names.Bounds(*within, file_names.gpu_hashes(gpu for _, gpu in self._of_gpu))
@@ -190,34 +190,36 @@ class WindowIndex:
             of_gpu = self._of_gpu.get((clusters[cluster[begin]], gpus[gpu[begin]]))
             if of_gpu is not None:
                 ended = self._latest_us[of_gpu].searchsorted(ts[begin], "right")
-                begun = self._times_us[0, of_gpu].searchsorted(ts[end - 1], "right")
+                begun = self.times_us[0, of_gpu].searchsorted(ts[end - 1], "right")
                 near = slice(of_gpu.start + ended, of_gpu.start + max(begun, ended))
                 numbers.append(np.arange(near.start, near.stop))
-                places.append(ts[begin:end].searchsorted(self._times_us[:, near]) + begin)
+                places.append(ts[begin:end].searchsorted(self.times_us[:, near]) + begin)
         number, (first, end) = np.concatenate(numbers), np.concatenate(places, axis=1)
         has_readings = first < end
-        return _Slices(number[has_readings], first[has_readings], end[has_readings])
+        return _Slices(number[has_readings], first[has_readings], (end - first)[has_readings])
 
 
 @dataclasses.dataclass(frozen=True)
 class _Slices:
-    """Windows that have readings in a batch, and the rows of these: from `first` to before `end`."""
+    """Windows that have readings in a batch, the first row of these, and how many they are."""
 
     numbers: Integers
     first: Integers
-    end: Integers
+    counts: Integers
 
-    def readings(self) -> tuple[Integers, Integers]:
-        """Of each reading in a window: which of these windows it is, and the row in the batch."""
-        counts = self.end - self.first
-        before = np.cumsum(counts) - counts
-        return np.repeat(np.arange(len(counts)), counts), np.arange(counts.sum()) - np.repeat(
-            before - self.first, counts
-        )
+    @property
+    def starts(self) -> Integers:
+        """Of each window, how many readings those before it have."""
+        return self.counts.cumsum() - self.counts
+
+    def places(self) -> Integers:
+        """The rows in the batch of the readings of one window after another."""
+        return np.arange(self.counts.sum()) + np.repeat(self.first - self.starts, self.counts)
 
 
-def _ranks(texts: list[str | None]) -> tuple[Integers, list[str | None]]:
+def _ranks(column: pa.Array) -> tuple[Integers, list[str | None]]:
     """Each text's position in the order of their bytes, and the texts in this order."""
+    texts = column.to_pylist()
     in_order = sorted({*texts}, key=lambda text: (text or "").encode())
     ranks = {text: rank for rank, text in enumerate(in_order)}
     return np.fromiter(map(ranks.__getitem__, texts), np.int64, len(texts)), in_order
@@ -283,16 +285,14 @@ def _in_one(rows: pa.Table) -> pa.RecordBatch:
 class _Totals:
     """What is known of each window from the readings that were added: an array for each figure."""
 
-    def __init__(self, windows: pa.RecordBatch, order: Integers) -> None:
-        """`windows` has the columns `WINDOW`; `order`: the row in it of each window."""
-        self._began_us, self._until_us, self._ended_us = (
-            _numbers(windows, name, absent)[order]
-            for name, absent in (("began", _HIGH), ("until", _LOW), ("ended", _HIGH))
-        )
-        self._of = {name: np.full(len(order), start) for name, (_, start) in _REDUCED.items()}
-        self._of |= {name: np.full(len(order), _HIGH) for name in ("low_mj", "low_us", "high_us")}
-        self._of["high_mj"] = np.full(len(order), _LOW)
-        self._median, self._p95 = (np.full(len(order), np.nan) for _ in range(2))
+    def __init__(self, windows: pa.RecordBatch, index: WindowIndex) -> None:
+        """`windows` has the columns `WINDOW`; figures are by the numbers of `index`."""
+        self._began_us, self._until_us = index.times_us
+        self._ended_us = _numbers(windows, "ended", _HIGH)[index.rows]
+        starts = {name: start for name, (_, start) in _REDUCED.items()}
+        starts |= {"low_mj": _HIGH, "low_us": _HIGH, "high_mj": _LOW, "high_us": _HIGH, "counted": 0}
+        self._of = {name: np.full(len(windows), start) for name, start in starts.items()}
+        self._median, self._p95 = (np.full(len(windows), np.nan) for _ in range(2))
         self._keys: list[Integers] = []  # window << _TENTH | tenth, of all other readings
         self._room = 0  # for so many of them
         self._tenths = _NO_TENTHS  # of windows that go on on another day, or have too many readings
@@ -309,39 +309,36 @@ class _Totals:
     def add(self, batch: pa.RecordBatch, slices: _Slices, complete: int) -> None:
         """Add the readings of a batch that are in windows. `complete`: windows below this number have no more readings
         in the piece."""
-        numbers, first, end = slices.numbers, slices.first, slices.end
+        numbers, counts, starts, places = slices.numbers, slices.counts, slices.starts, slices.places()
         if not len(numbers):
             return
-        ts, mw = batch["ts"].view("int64").to_numpy(), _power_mw(batch)
-        mhz, celsius = (_numbers(batch, name, _LOW) for name in ("sm_clock_mhz", "temperature_c"))
-        edges = np.stack((first, end), axis=1).ravel()
+        ts, mw = batch["ts"].view("int64").to_numpy(), _power_mw(batch).take(places)
+        mhz, celsius = (_numbers(batch, name, _LOW).take(places) for name in ("sm_clock_mhz", "temperature_c"))
+        has_mhz = mhz > _LOW
 
         def reduced(reduce: np.ufunc, values: NDArray[Any]) -> Integers:
-            return np.asarray(reduce.reduceat(np.append(values, 0), edges, dtype=np.int64)[::2])
+            return np.asarray(reduce.reduceat(values, starts, dtype=np.int64))
 
-        has_mhz = mhz > _LOW
         of_slices = {
-            "n": end - first, "counted": reduced(np.add, mw > 0), "sum_mw": reduced(np.add, mw),
-            "most_mw": reduced(np.maximum, mw), "clocks": reduced(np.add, has_mhz),
-            "sum_mhz": reduced(np.add, mhz * has_mhz), "celsius": reduced(np.maximum, celsius),
-            "first_us": ts[first], "last_us": ts[end - 1],
+            "n": counts, "sum_mw": reduced(np.add, mw), "most_mw": reduced(np.maximum, mw),
+            "clocks": reduced(np.add, has_mhz), "sum_mhz": reduced(np.add, mhz * has_mhz),
+            "celsius": reduced(np.maximum, celsius), "first_us": ts[slices.first],
+            "last_us": ts[slices.first + counts - 1],
         }  # fmt: skip
         for name, (reduce, _) in _REDUCED.items():
             self._of[name][numbers] = reduce(self._of[name][numbers], of_slices[name])
-        slice_of, places = slices.readings()
         for name, reduce, absent in (("low", np.minimum, _HIGH), ("high", np.maximum, _LOW)):
             if "energy_mj" in batch.schema.names:
-                mj = _numbers(batch, "energy_mj", absent)
+                mj = _numbers(batch, "energy_mj", absent).take(places)
                 extreme = reduced(reduce, mj)
-                equal = np.flatnonzero(mj[places] == extreme[slice_of])
-                first_us = ts[places[equal[slice_of[equal].searchsorted(np.arange(len(numbers)))]]]
+                equal = np.flatnonzero(mj == np.repeat(extreme, counts))
+                first_us = ts[places[equal[equal.searchsorted(starts)]]]
                 before, before_us = self._of[f"{name}_mj"][numbers], self._of[f"{name}_us"][numbers]
                 is_new = (before != extreme) & (reduce(before, extreme) == extreme)
                 is_new |= (before == extreme) & (first_us < before_us)
                 self._of[f"{name}_mj"][numbers[is_new]] = extreme[is_new]
                 self._of[f"{name}_us"][numbers[is_new]] = first_us[is_new]
-        tenths = (mw // 100)[places]
-        keys = (numbers[slice_of] << _TENTH | tenths)[tenths > 0]
+        keys = (np.repeat(numbers << _TENTH, counts) | mw // 100)[mw > 0]
         keys.sort()
         self._keys.append(keys)
         if sum(map(len, self._keys)) > self._room:
@@ -361,12 +358,10 @@ class _Totals:
             self._goes_on[open_keys >> _TENTH] = True
             keys, open_keys = np.append(keys, open_keys), open_keys[:0]
         self._keys = [open_keys]
-        ends = _ends(keys)
-        goes_on = self._goes_on[keys[ends - 1] >> _TENTH]
-        if goes_on.any():
-            of_these = np.repeat(goes_on, np.diff(ends, prepend=0))
-            self._count(keys[of_these])
-            keys = keys[~of_these]
+        if self._goes_on.any():
+            goes_on = self._goes_on[keys >> _TENTH]
+            self._count(keys[goes_on])
+            keys = keys[~goes_on]
         self._set_quantiles(keys)
 
     def _count(self, keys: Integers) -> None:
@@ -380,7 +375,7 @@ class _Totals:
         None: each has one."""
         ends = _ends(keys)
         windows, upto = keys[ends - 1] >> _TENTH, ends if below is None else below[ends - 1]
-        n = np.diff(upto, prepend=0)
+        self._of["counted"][windows] = n = np.diff(upto, prepend=0)
         for figure, part in ((self._median, 2), (self._p95, 20)):
             rank = upto - n // part
             figure[windows] = (keys[rank - 1 if below is None else below.searchsorted(rank)] & _TENTHS) / 10
@@ -389,12 +384,11 @@ class _Totals:
         """The figures of windows by their numbers."""
         keys, readings = self._tenths
         self._set_quantiles(keys, readings.cumsum())
-        totals = {name: values[order] for name, values in self._of.items()}
-        n, counted = totals["n"], totals["counted"]
+        totals, n, counted = self._of, self._of["n"], self._of["counted"]
         has_power, has_counter = counted > 0, totals["low_mj"] < _HIGH
         mean_w = totals["sum_mw"] / np.maximum(counted, 1) / 1e3
-        ended_us = np.where(self._ended_us[order] == _HIGH, totals["last_us"], self._ended_us[order])
-        window_s = np.where(n > 0, ended_us - self._began_us[order], 0) / 1e6
+        ended_us = np.where(self._ended_us == _HIGH, totals["last_us"], self._ended_us)
+        window_s = np.where(n > 0, ended_us - self._began_us, 0) / 1e6
         # Of how many seconds power and counter tell.
         power_s = np.where(has_power, totals["last_us"] - totals["first_us"], 0) / 1e6 * counted / np.maximum(n, 1)
         counter_s = np.where(has_counter, totals["high_us"] - totals["low_us"], 0) / 1e6
@@ -403,14 +397,15 @@ class _Totals:
         fits = (counter_j >= least_j) & (counter_j <= 1.5 * totals["most_mw"] / 1e3 * (counter_s + 0.3) + 1)
         by_counter = (counter_s > 0) & (counter_s >= 0.5 * window_s) & (fits | ~has_power)
         by_power = ~by_counter & (power_s > 0) & (power_s >= 0.5 * window_s)
-        rate_w = np.where(by_counter, counter_j / np.where(by_counter, counter_s, 1), mean_w)
+        joules = np.where(by_counter, counter_j / np.where(by_counter, counter_s, 1), mean_w) * window_s
+        source = np.array([None, "power", "counter"], object)[2 * by_counter + by_power]
         columns = [
-            _arrow(n),
-            *(_arrow(watts, has_power) for watts in (mean_w, self._median[order], self._p95[order])),
-            _arrow(rate_w * window_s, by_counter | by_power),
-            pa.array([(None, "power", "counter")[code] for code in (2 * by_counter + by_power).tolist()], pa.string()),
-            _arrow(totals["sum_mhz"] / np.maximum(totals["clocks"], 1), totals["clocks"] > 0),
-            _arrow(totals["celsius"], totals["celsius"] > _LOW),
+            _arrow(n[order]),
+            *(_arrow(watts[order], has_power[order]) for watts in (mean_w, self._median, self._p95)),
+            _arrow(joules[order], (by_counter | by_power)[order]),
+            pa.array(source[order].tolist(), pa.string()),
+            _arrow((totals["sum_mhz"] / np.maximum(totals["clocks"], 1))[order], (totals["clocks"] > 0)[order]),
+            _arrow(totals["celsius"][order], (totals["celsius"] > _LOW)[order]),
         ]
         return pa.StructArray.from_arrays(columns, names=[column.name for column in FIGURES])
 
@@ -423,8 +418,11 @@ def _ends(keys: Integers) -> Integers:
 
 def _power_mw(batch: pa.RecordBatch) -> Integers:
     """Board power, mW; 0 where it does not count."""
-    instant, reported = (_numbers(batch, name, -1) for name in BOARD_POWER)
-    mw = np.where(instant < 0, reported, instant)
+    instant, reported = BOARD_POWER
+    mw = _numbers(batch, reported, -1)
+    if instant in batch.schema.names:
+        instant_mw = _numbers(batch, instant, -1)
+        mw = np.where(instant_mw < 0, mw, instant_mw)
     counts = (mw >= _LEAST_MW) & (mw <= _MOST_MW)
     if "quality" in batch.schema.names:
         codes, marks = _codes(batch["quality"])
