@@ -105,12 +105,6 @@ def test_a_reader_without_scripts_is_told_why_there_are_no_figures() -> None:
     assert "<noscript>" not in made(Table(["a"], [["1"]]))
 
 
-def test_nothing_is_fetched() -> None:
-    text = made(Chart("D", "says", {"": figure()}))
-    outside = re.findall(r'(?:src|href)\s*=\s*"([^"]*)"|url\(([^)]*)\)|@import', text)
-    assert [address for address in outside if not address[0].startswith("#")] == []
-
-
 def test_text_is_never_markup() -> None:
     table = Table([NASTY], [[NASTY]], NASTY, NASTY)
     parts: list[Part] = [NASTY, Tiles([(NASTY, NASTY)]), Facts([(NASTY, NASTY)], NASTY), Section(NASTY, [table], NASTY)]

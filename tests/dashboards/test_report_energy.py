@@ -37,15 +37,6 @@ def _said(section: Section) -> str:
 
 
 @pytest.mark.long
-def test_names_are_text_and_nothing_is_asked_of_a_network(store: Store) -> None:
-    html = page(Document("t", [summary_section(summary(store))]))
-    head = html.split("<script")[0]
-    assert "&lt;img src=x" in head
-    assert "<img" not in head
-    assert not re.findall(r'(?:src|href)="(?!#)', head)
-
-
-@pytest.mark.long
 def test_it_is_there_only_where_something_was_metered(store: Store, tmp_path: Path) -> None:
     assert _energy(store, "c", None) is not None
     assert _energy(store, "elsewhere", None) is None
