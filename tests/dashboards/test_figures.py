@@ -40,8 +40,12 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 
+Faulty = tuple[Probed, pl.DataFrame, dict[str, Look]]
+"""A campaign, its GPUs side by side, and the looks of those with findings."""
+
+
 @pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Probed, pl.DataFrame, dict[str, Look]]:
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Faulty:
     store, _ = stored(tmp_path_factory.mktemp("figures") / "s", 64, 3, kinds=("pinned", "slow_memory"))
     campaign = probed(store)
     return campaign, side_by_side(campaign), looks(judged(campaign, store).by_key(campaign.gpus))
@@ -96,9 +100,7 @@ def test_a_picture_marks_and_names_the_odd_gpus_and_tells_who_was_not_judged() -
 
 
 @pytest.mark.long
-def test_a_map_shows_one_figure_and_healthy_cells_stay_pale(
-    faulty: tuple[Probed, pl.DataFrame, dict[str, Look]],
-) -> None:
+def test_a_map_shows_one_figure_and_healthy_cells_stay_pale(faulty: Faulty) -> None:
     campaign, beside, drawn = faulty
     drawn_figures = maps(beside, campaign.gpus, drawn)
     probes = beside.drop_nulls("time")["workload"].unique(maintain_order=True).to_list()
@@ -133,9 +135,7 @@ def test_colours_do_not_saturate_before_the_farthest_gpu() -> None:
     assert 0 == shade(0, 45.0) < shade(1, 45.0) < shade(3, 45.0) < 0.25 < shade(20, 45.0) < 1
 
 
-def test_gpus_without_a_figure_are_a_gap_and_their_mark_says_so(
-    faulty: tuple[Probed, pl.DataFrame, dict[str, Look]],
-) -> None:
+def test_gpus_without_a_figure_are_a_gap_and_their_mark_says_so(faulty: Faulty) -> None:
     campaign, beside, drawn = faulty
     lost = next(iter(drawn))
     drawn_figures = maps(beside.filter(pl.col("gpu") != lost), campaign.gpus, drawn)["time: pagerank"]
@@ -144,9 +144,7 @@ def test_gpus_without_a_figure_are_a_gap_and_their_mark_says_so(
     assert any("<br>n/a<br>" in text for trace in drawn_figures.data[1:] for text in trace.text)
 
 
-def test_points_are_at_their_power_and_those_with_findings_are_never_left_out(
-    faulty: tuple[Probed, pl.DataFrame, dict[str, Look]],
-) -> None:
+def test_points_are_at_their_power_and_those_with_findings_are_never_left_out(faulty: Faulty) -> None:
     campaign, beside, drawn = faulty
     names = dict(campaign.gpus.select("gpu", "name").iter_rows())
     rows = beside.filter(pl.col("workload") == "pagerank")
@@ -230,11 +228,7 @@ def _of_names(names: str) -> list[Figure]:
     times = np.arange(4.0)
     of_gpu = {"power_w": times, "sm_clock_mhz": times, "temperature_c": times}
     lines = Timelines(1.0, times, {"a": of_gpu}, {"a": of_gpu}, {"a": (Window(names, 0.0, 2.0),)}, 2)
-    return [
-        overview([against], look),
-        closely(against, look),
-        over_time(lines, "a", names),
-    ]
+    return [overview([against], look), closely(against, look), over_time(lines, "a", names)]
 
 
 def test_names_in_figures_of_the_report_stay_text() -> None:

@@ -38,8 +38,7 @@ class Two:
 
 
 TRACE = Trace(
-    "t",
-    (Job("a", 0.0, 2, H, "w"), Job("b", 0.0, 1, H, "w"), Job("c", H / 2, 2, H, "w"), Job("d", H / 2, 1, H, "w")),
+    "t", (Job("a", 0.0, 2, H, "w"), Job("b", 0.0, 1, H, "w"), Job("c", H / 2, 2, H, "w"), Job("d", H / 2, 1, H, "w"))
 )
 STUDY = General((TRACE,), Two(), Options())
 

@@ -28,6 +28,10 @@ from whorl.tests.stores import new_store
 KINDS = ("brake", "pinned", "slow_memory", "stuck_sensor", "wrong_results", "lost")
 
 
+Faulty = tuple[Store, dict[str, str], Looked, str]
+"""A store with faults of every kind, what was planted, and its page."""
+
+
 def text_of(page: str) -> str:
     return unescape(re.sub(r"<[^>]+>", "\n", page.split("<script")[0]))
 
@@ -40,8 +44,7 @@ def quick() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory, quick: None) -> tuple[Store, dict[str, str], Looked, str]:
-    """A store with faults of every kind, what was planted, and its page."""
+def faulty(tmp_path_factory: pytest.TempPathFactory, quick: None) -> Faulty:
     store, fleet = stored(tmp_path_factory.mktemp("faulty") / "s", 64, 3, kinds=KINDS)
     looked = look(store)
     kinds = {gpu: str(rows[0].kind) for gpu, rows in looked.verdicts.items()}
@@ -49,9 +52,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory, quick: None) -> tuple[Store
     return store, uuids(fleet), looked, looked.page(planted=planted)
 
 
-def test_the_page_opens_with_the_three_answers_and_says_what_the_store_holds(
-    faulty: tuple[Store, dict[str, str], Looked, str],
-) -> None:
+def test_the_page_opens_with_the_three_answers_and_says_what_the_store_holds(faulty: Faulty) -> None:
     store, planted, looked, page = faulty
     text = text_of(page)
     runs = store.arrow("runs")
@@ -71,9 +72,7 @@ def test_the_page_opens_with_the_three_answers_and_says_what_the_store_holds(
     assert "Not compared because they measure no time: idle." in text
 
 
-def test_medians_and_correlations_have_intervals_and_the_slowest_gpu_has_none(
-    faulty: tuple[Store, dict[str, str], Looked, str],
-) -> None:
+def test_medians_and_correlations_have_intervals_and_the_slowest_gpu_has_none(faulty: Faulty) -> None:
     looked = faulty[2]
     rows = {row.workload: row for row in looked.spread if row.level == "gpu"}
     (table,) = [table for table in report_document(looked).tables() if table.title == "How much the GPUs differ"]
@@ -90,7 +89,7 @@ def test_medians_and_correlations_have_intervals_and_the_slowest_gpu_has_none(
     assert all(re.search(r"\[.+, .+\] ms$", texts[2]) for texts in table.texts())
 
 
-def test_the_worst_gpu_is_as_slow_as_in_the_store(faulty: tuple[Store, dict[str, str], Looked, str]) -> None:
+def test_the_worst_gpu_is_as_slow_as_in_the_store(faulty: Faulty) -> None:
     store, planted, looked, page = faulty
     slow = next(gpu for gpu, kind in planted.items() if kind == "slow_memory")
     times = store.sql(
@@ -180,7 +179,7 @@ def test_the_newest_readings_say_how_many_gpus_and_which_nodes_are_silent(tmp_pa
     assert "No job is recorded as running." in section.parts
 
 
-def test_the_page_fetches_nothing_and_is_light(faulty: tuple[Store, dict[str, str], Looked, str]) -> None:
+def test_the_page_fetches_nothing_and_is_light(faulty: Faulty) -> None:
     page = faulty[3].split('<script type="application')[0]
     page = re.sub(r'src="data:image/svg\+xml,[^"]*"', "", page)  # a picture that the page holds itself
     assert re.findall(r'(?:src|href)\s*=\s*"(?!#)|url\(|@import|https?:', page) == []
@@ -188,9 +187,7 @@ def test_the_page_fetches_nothing_and_is_light(faulty: tuple[Store, dict[str, st
 
 
 @pytest.mark.long
-def test_the_table_of_all_gpus_has_each_of_them_in_every_probe(
-    faulty: tuple[Store, dict[str, str], Looked, str],
-) -> None:
+def test_the_table_of_all_gpus_has_each_of_them_in_every_probe(faulty: Faulty) -> None:
     _, _, looked, page = faulty
     campaign = looked.campaign
     (listed,) = json.loads(unpacked(page, "listings"))
@@ -219,9 +216,7 @@ def test_the_table_of_all_gpus_has_each_of_them_in_every_probe(
 @pytest.mark.long
 @pytest.mark.browser
 @needs_browser
-def test_a_browser_draws_the_report_without_a_network(
-    tmp_path: Path, faulty: tuple[Store, dict[str, str], Looked, str]
-) -> None:
+def test_a_browser_draws_the_report_without_a_network(tmp_path: Path, faulty: Faulty) -> None:
     path = tmp_path / "report.html"
     path.write_text(faulty[3])
     folded = faulty[3].count('class="plot"') - sum(part.count('class="plot"') for part in _unfolded(faulty[3]))
@@ -238,9 +233,7 @@ def _unfolded(page: str) -> list[str]:
 @pytest.mark.long
 @pytest.mark.browser
 @needs_browser
-def test_all_probes_are_in_the_first_900_pixels_and_a_telephone_scrolls_8000(
-    tmp_path: Path, faulty: tuple[Store, dict[str, str], Looked, str]
-) -> None:
+def test_all_probes_are_in_the_first_900_pixels_and_a_telephone_scrolls_8000(tmp_path: Path, faulty: Faulty) -> None:
     from playwright.sync_api import sync_playwright
 
     from whorl.tests.dashboards.browser import CHROMIUM

@@ -16,10 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from whorl.analysis.energy.grid import rates, read_hours
-from whorl.analysis.energy.settings import (
-    HoursFile,
-    read_settings,
-)
+from whorl.analysis.energy.settings import HoursFile, read_settings
 from whorl.errors import InputError
 
 _HOUR = 3600 * 10**9

@@ -142,11 +142,7 @@ def test_watttime_logs_in_and_gives_pounds(place: Place, tmp_path: Path) -> None
         ((200, b"<html>"), WhorlError, "its answer is not a JSON object"),
         ((200, []), WhorlError, "its answer is not a JSON object"),
         ((200, {"rows": []}), WhorlError, "does not answer as it should: KeyError('data')"),
-        (
-            (200, {"data": [{"datetime": "2026-01-01", "carbonIntensity": 1}]}),
-            WhorlError,
-            "00:00:00 has no time zone",
-        ),
+        ((200, {"data": [{"datetime": "2026-01-01", "carbonIntensity": 1}]}), WhorlError, "00:00:00 has no time zone"),
         (
             (200, {"data": [{"datetime": "2026-01-01T00:00Z", "carbonIntensity": -1}]}),
             WhorlError,

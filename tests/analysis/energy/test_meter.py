@@ -109,10 +109,7 @@ def test_the_interval_of_a_real_square_wave_holds_its_nominal_energy(store: Stor
     nominal = work * level + pause * square.idle_w
     energy = square.over(edges[:1], edges[-1:])
     half = NORMAL_95 * float(energy.variance_j2[0]) ** 0.5
-    low, high = (
-        energy.energy_j[0] - energy.below_j[0] - half,
-        energy.energy_j[0] + energy.above_j[0] + half,
-    )
+    low, high = (energy.energy_j[0] - energy.below_j[0] - half, energy.energy_j[0] + energy.above_j[0] + half)
     assert low < nominal < high, (low, nominal, high)
     assert (high - low) / 2 < 0.18 * nominal  # without the error of the board, which is the same in both streams
     read = energy.measured_j, energy.measured_s
@@ -170,10 +167,7 @@ def test_a_gap_is_bounded_and_told() -> None:
     meter = build("c", "g", readings(power, ts_ns=at, utilization=busy))
     energy = whole(meter)
     assert energy["measured_s"] == pytest.approx(238)
-    least, most = (
-        energy["energy_j"] - energy["below_j"],
-        energy["energy_j"] + energy["above_j"],
-    )
+    least, most = (energy["energy_j"] - energy["below_j"], energy["energy_j"] + energy["above_j"])
     measured = energy["measured_j"]
     assert least == pytest.approx(measured + 61 * 60, rel=0.01)
     assert most == pytest.approx(measured + 61 * 400, rel=0.01)

@@ -14,13 +14,7 @@ from click.testing import CliRunner
 
 import whorl
 from whorl.analysis.energy.levels import medians
-from whorl.analysis.energy.options import (
-    NoQuote,
-    Quote,
-    QuotedWork,
-    other_models,
-    with_pareto,
-)
+from whorl.analysis.energy.options import NoQuote, Quote, QuotedWork, other_models, with_pareto
 from whorl.analysis.energy.quote import FutureJob, quote_workload, workload_options
 from whorl.analysis.power_classes import own_runs
 from whorl.analysis.tuning.power_plan import Estimate
@@ -289,8 +283,7 @@ def test_a_workload_that_was_not_measured_is_judged_by_three_of_its_kind_or_not_
 
 
 @pytest.mark.parametrize(
-    ("job", "why"),
-    [(replace(RAN, busy=None), NoQuote.NO_USE), (replace(RAN, j=None), NoQuote.NO_ENERGY)],
+    ("job", "why"), [(replace(RAN, busy=None), NoQuote.NO_USE), (replace(RAN, j=None), NoQuote.NO_ENERGY)]
 )
 def test_what_is_not_known_of_the_job_is_said(job: QuotedWork, why: NoQuote) -> None:
     quotes = other_models(job, known(), SENSOR_ERROR)

@@ -157,10 +157,7 @@ def test_what_nobody_read_is_a_gap_and_not_a_zero(store: Store) -> None:
 
 def test_pruned_minutes_count_as_what_they_replaced(store: Store) -> None:
     """An hour is held down for a tenth of the time; in one second of each minute it is hot."""
-    held, hot = (
-        SECOND // 10 * np.arange(3600),
-        np.where(np.arange(3600) % 60 == 7, reason_bit("thermal_software"), 0),
-    )
+    held, hot = (SECOND // 10 * np.arange(3600), np.where(np.arange(3600) % 60 == 7, reason_bit("thermal_software"), 0))
     readings(store, every_second(3600), power_violation_ns=held, clock_event_reasons=hot)
     store.prune("1m", offline=True, now=BEGAN + 2 * DAY)
     readings(store, every_second(600, BEGAN + 3600 * SECOND), clock_event_reasons=[0] * 600)

@@ -81,8 +81,7 @@ def test_with_nothing_that_comes_back_every_belief_is_exactly_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "low", "high"),
-    [([1.8, 3.1, 2.2, 4.0, 2.6, 3.3], 2.3, 3.3), ([1.1, 1.45, 1.35, 1.2], 1.15, 1.35)],
+    ("times", "low", "high"), [([1.8, 3.1, 2.2, 4.0, 2.6, 3.3], 2.3, 3.3), ([1.1, 1.45, 1.35, 1.2], 1.15, 1.35)]
 )
 def test_a_gpu_whose_runs_disagree_has_a_wide_interval(times: list[float], low: float, high: float) -> None:
     """However narrow those of its fleet are: a prior knows no GPU like it."""

@@ -5,18 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from whorl.analysis.replay import (
-    Allocation,
-    Beliefs,
-    Fleet,
-    Job,
-    Power,
-    Rates,
-    Request,
-    Trace,
-    World,
-    replay,
-)
+from whorl.analysis.replay import Allocation, Beliefs, Fleet, Job, Power, Rates, Request, Trace, World, replay
 from whorl.analysis.replay.policies.placements import matched
 from whorl.analysis.replay.power import ANY
 

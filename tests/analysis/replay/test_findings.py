@@ -10,15 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from whorl.analysis.replay import POLICIES, Job, Trace, World, replay
-from whorl.analysis.replay.findings import (
-    ALL,
-    GainTable,
-    PolicyFinding,
-    findings,
-    foretold,
-    gains,
-    interval,
-)
+from whorl.analysis.replay.findings import ALL, GainTable, PolicyFinding, findings, foretold, gains, interval
 from whorl.analysis.replay.from_store import EqualFleets
 from whorl.analysis.replay.jobs import resampled
 from whorl.analysis.replay.options import Options

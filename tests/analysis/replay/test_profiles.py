@@ -97,10 +97,7 @@ def test_a_class_without_a_profile(three: list[Path], left_out: int | slice, sen
         (("exp,perf", "resnet,3", "resnet,fast"), "resnet.csv, line 3: perf is 'fast', which is not a finite number"),
         (("exp,perf", "resnet,"), "resnet.csv, line 2: perf is '', which is not a finite number"),
         (("exp,perf", "resnet,-1"), "resnet.csv, line 2: perf is -1; it must be above 0"),
-        (
-            ("exp,perf", "resnet,1", "resnet,2", "resnet"),
-            "resnet.csv, line 4: 1 field where 2 are expected",
-        ),
+        (("exp,perf", "resnet,1", "resnet,2", "resnet"), "resnet.csv, line 4: 1 field where 2 are expected"),
         (("exp,perf", "resnet,1", "bert,2"), "resnet.csv is not one of the published profiles"),
         (("exp,perf",), "resnet.csv has no rows"),
     ],

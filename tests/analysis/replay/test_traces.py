@@ -41,10 +41,7 @@ SHOCKWAVE = (
 
 
 def philly(
-    job: str = "a",
-    *attempts: tuple[str | None, str | None],
-    gpus: int = 2,
-    submitted: str = "2017-10-07 01:11:39",
+    job: str = "a", *attempts: tuple[str | None, str | None], gpus: int = 2, submitted: str = "2017-10-07 01:11:39"
 ) -> dict[str, Any]:
     """A job of the log of Philly, with one attempt of a minute where none is given."""
     ran = attempts or (("2017-10-07 01:12:00", "2017-10-07 01:13:00"),)

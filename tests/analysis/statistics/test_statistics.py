@@ -9,13 +9,7 @@ import scipy
 from scipy import stats
 
 from whorl.analysis.statistics import bootstrap, ordering
-from whorl.analysis.statistics.modes import (
-    dip,
-    dip_p,
-    modes_test,
-    places,
-    quantum,
-)
+from whorl.analysis.statistics.modes import dip, dip_p, modes_test, places, quantum
 from whorl.analysis.statistics.ordering import correlate, spearman_interval
 from whorl.tests.sizes import count
 

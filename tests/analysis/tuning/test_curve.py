@@ -17,13 +17,7 @@ from scipy import stats
 
 from whorl.analysis.tuning.curve import CappedRuns, OwnCurve, own_curve
 from whorl.analysis.tuning.search import FloatArray, TimeBound
-from whorl.analysis.tuning.sweep import (
-    SweepFile,
-    choose,
-    gpu_spread_pct,
-    lowest_within,
-    read_sweeps,
-)
+from whorl.analysis.tuning.sweep import SweepFile, choose, gpu_spread_pct, lowest_within, read_sweeps
 from whorl.errors import InputError
 from whorl.tests.sizes import sample
 

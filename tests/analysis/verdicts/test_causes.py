@@ -16,25 +16,10 @@ from whorl.analysis.verdicts import Kind
 from whorl.analysis.verdicts.causes import Evidence, Explanation, by_heat
 from whorl.analysis.verdicts.changes import typical_size
 from whorl.analysis.verdicts.judge import judged
-from whorl.analysis.verdicts.states import (
-    HUNGRY,
-    IDLING,
-    RISE,
-    THROTTLED,
-    TOP,
-    UNDER,
-    WORK,
-    Channel,
-)
+from whorl.analysis.verdicts.states import HUNGRY, IDLING, RISE, THROTTLED, TOP, UNDER, WORK, Channel
 from whorl.analysis.verdicts.verdict import Action, Part, Quantity
 from whorl.benchmarks.fleets import fleet_of
-from whorl.tests.analysis.verdicts.made import (
-    GEMM,
-    RUN_S,
-    STREAM,
-    Change,
-    fleet,
-)
+from whorl.tests.analysis.verdicts.made import GEMM, RUN_S, STREAM, Change, fleet
 from whorl.tests.sizes import count
 
 GPU = "GPU-007"

@@ -51,8 +51,7 @@ def test_what_was_seen_needs_no_runs_and_no_peers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cards", "name"),
-    [(["GPU-0"], "n1/0"), (["GPU-0", "MIG-0"], "n1/0"), (["GPU-0", "GPU-1"], "n1/00000000:1B:00.0")],
+    ("cards", "name"), [(["GPU-0"], "n1/0"), (["GPU-0", "MIG-0"], "n1/0"), (["GPU-0", "GPU-1"], "n1/00000000:1B:00.0")]
 )
 def test_an_address_means_the_only_card_that_was_seen_there(tmp_path: Path, cards: list[str], name: str) -> None:
     """A collector wrote telemetry and no runs, and a kernel log tells of an error at a PCI address."""
