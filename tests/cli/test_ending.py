@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from whorl.cli import _dependency, cli
 from whorl.errors import StoreError
 from whorl.store import Store
+from whorl.tests.checks import not_none
 from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
 from whorl.tests.without import COMMAND, run_without
@@ -36,12 +37,10 @@ def test_a_reader_that_has_enough_ends_it_as_a_signal_would(tmp_path: Path) -> N
     new_store(tmp_path / "S")
     query = "select range from range(20000)"  # more than a pipe holds
     with begun("sql", "--store", tmp_path / "S", query, PYTHONUNBUFFERED="1") as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.readline()
-        process.stdout.close()
+        not_none(process.stdout).readline()
+        not_none(process.stdout).close()
         assert process.wait() == 128 + signal.SIGPIPE
-        assert process.stderr.read() == ""
+        assert not_none(process.stderr).read() == ""
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
@@ -196,8 +195,7 @@ def test_a_second_compactor_says_so_and_ends(store: Store) -> None:
     code += "with replacing.Compactor(Path(sys.argv[1]), replacing.OFFLINE): print(flush=True); sys.stdin.readline()"
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code, store.root], stdin=pipe, stdout=pipe, text=True) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
+        not_none(holder.stdout).readline()
         for verb in (["compact"], ["prune", "--keep", "1d"]):
             done = whorl(*verb, "--store", store.root)
             assert (done.exit_code, f"process {holder.pid} on " in done.stdout) == (0, True)

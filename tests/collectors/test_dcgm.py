@@ -17,6 +17,7 @@ from whorl.errors import InputError
 from whorl.store.events import Event
 from whorl.store.metrics import FAST, METRICS, ROW
 from whorl.store.vocabulary import EventKind
+from whorl.tests.checks import not_none
 from whorl.tests.dcgm_library import DcgmEngine, DcgmLibrary, real_engine
 
 EVERY_S = 0.05
@@ -127,10 +128,8 @@ def test_values_are_those_of_the_driver_in_the_units_of_telemetry(four: DcgmEngi
     complete = [row for row in zip(*columns, strict=True) if None not in row]
     assert len(complete) > len(ticks.ts(1)) / 2
     for ts, energy, power, _ in complete:
-        assert energy is not None
-        assert power is not None
-        assert energy / 1000 == pytest.approx(four.nvml.energy_j(1, ts / 1e9), abs=20)  # 30 ms at 700 W
-        assert power == pytest.approx(four.nvml.power_w(1, ts / 1e9) * 1000, rel=0.2)
+        assert not_none(energy) / 1000 == pytest.approx(four.nvml.energy_j(1, ts / 1e9), abs=20)  # 30 ms at 700 W
+        assert not_none(power) == pytest.approx(four.nvml.power_w(1, ts / 1e9) * 1000, rel=0.2)
     assert max(ticks.known("memory_used", 1)) > 2**30
     assert {*ticks.known("power_window_ms", 1)} == {1000}
     ages = ticks.known("power_age_us", 1)
@@ -142,8 +141,7 @@ def test_engines_that_answer_with_few_values_at_once_are_asked_more_often(
     backend: Dcgm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend.devices()
-    assert backend._connection is not None
-    agent, sizes = backend._connection.bindings.agent, list[int]()
+    agent, sizes = not_none(backend._connection).bindings.agent, list[int]()
     ask = agent.dcgmEntitiesGetLatestValues
 
     def count(handle: Any, entities: Sequence[Any], fields: Sequence[int], flags: int) -> Any:
@@ -248,8 +246,7 @@ def test_an_engine_that_measures_nothing_any_more_is_gone(
 ) -> None:
     monkeypatch.setattr(dcgm, "_STALL_S", 0.3)
     ticks = Ticks(backend).tick(3)
-    assert backend._connection is not None
-    monkeypatch.setattr(backend._connection, "latest", lambda *_: iter(()))  # as of a clock that was set back
+    monkeypatch.setattr(not_none(backend._connection), "latest", lambda *_: iter(()))  # as of a clock that was set back
     with pytest.raises(InputError, match=rf"the DCGM engine at {four.address} has measured nothing for \d s: see"):
         ticks.until(lambda: False)
     monkeypatch.setattr(dcgm, "_STALL_S", 10.0)

@@ -30,6 +30,7 @@ from whorl.errors import InputError
 from whorl.jobs.ledger import Ledger, Span
 from whorl.store import Store
 from whorl.store.power_sensors import MEASURED_BOARDS
+from whorl.tests.checks import not_none
 from whorl.tests.jobs.boards import Board, Boards, HandClock
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.sizes import count
@@ -154,9 +155,7 @@ def test_the_interval_holds_the_true_energy(counter: bool) -> None:
             length = 10 ** rng.uniform(-2, 0.6)
             began, ended = at + rng.uniform(0, 0.2), min(at + 0.2 + length, 15.0)
             figure = bench.span(began, ended).figure()
-            assert figure.low_j is not None
-            assert figure.high_j is not None
-            held += figure.low_j <= bench.backend.boards[0].used(began, ended) <= figure.high_j
+            held += not_none(figure.low_j) <= bench.backend.boards[0].used(began, ended) <= not_none(figure.high_j)
             expected_j += figure.energy_j is not None
             n += 1
             at = ended + 0.05
@@ -169,17 +168,14 @@ def test_what_is_too_short_for_the_sensor_has_bounds_and_no_figure() -> None:
     bench = Bench(Board(square(50, 350, 0.02)))
     short = bench.span(2, 2.01)
     assert (short.energy_j, short.reason) == (None, "too short")
-    assert short.low_j is not None
-    assert short.high_j is not None
-    assert short.low_j <= bench.backend.boards[0].used(2, 2.01) <= short.high_j < 10
+    assert not_none(short.low_j) <= bench.backend.boards[0].used(2, 2.01) <= not_none(short.high_j) < 10
 
 
 def test_a_counter_that_begins_anew_is_a_gap_with_bounds() -> None:
     bench = Bench(Board(steady(200), resets=[4.0], shows_power=False))
     figure = bench.span(2, 10).figure()
     assert figure.energy_j == pytest.approx(1600, rel=0.03)
-    assert figure.measured is not None
-    assert 0.95 < figure.measured < 1
+    assert 0.95 < not_none(figure.measured) < 1
     total = bench.span(10.5, 18.5).figure()
     assert (figure.high_j or 0) - (figure.low_j or 0) > (total.high_j or 0) - (total.low_j or 0) + 10
 
@@ -189,9 +185,7 @@ def test_a_lost_gpu_widens_the_interval_and_then_there_is_no_figure() -> None:
     bench = Bench(board)
     figure = bench.span(2, 10).figure()
     assert figure.energy_j is not None
-    assert figure.low_j is not None
-    assert figure.high_j is not None
-    assert figure.low_j < 1000 < 1600 + 800 < figure.high_j
+    assert not_none(figure.low_j) < 1000 < 1600 + 800 < not_none(figure.high_j)
     assert bench.backend.looked > 1
     gone = bench.span(22, 26).figure()
     assert (gone.energy_j, gone.reason) == (None, "mostly gaps")
@@ -250,8 +244,7 @@ def test_real_bindings_and_a_gpu_that_falls_off_the_bus(nvml: NvmlLibrary) -> No
     assert books.problem() is None
     figure = span.figure()
     assert figure.method == "counter"
-    assert figure.high_j is not None
-    assert 5 < figure.high_j <= 1.25 * 400 * (span.duration_s or 0) + 1e-3  # an A100 draws no more
+    assert 5 < not_none(figure.high_j) <= 1.25 * 400 * (span.duration_s or 0) + 1e-3  # an A100 draws no more
     nvml.add("gpu 1 lost")
     with books.span("lost") as span:
         time.sleep(0.1)
@@ -535,9 +528,7 @@ def test_a_budget_says_what_is_left_and_calls_back_once_when_joules_are_over() -
         bench.to(7)
         remaining = budget.left()
         assert remaining.joules.value == pytest.approx(2000, rel=0.02)
-        assert remaining.joules.low is not None
-        assert remaining.joules.high is not None
-        assert remaining.joules.low < 2000 < remaining.joules.high < 3000
+        assert not_none(remaining.joules.low) < 2000 < not_none(remaining.joules.high) < 3000
         assert budget.left_s == pytest.approx(10, rel=0.05)
         assert (remaining.watts.value, remaining.grams_per_hour.value) == pytest.approx((200, 72), rel=0.02)
         assert (budget.left_reason, budget.over) == (None, frozenset())
@@ -587,8 +578,7 @@ def test_a_budget_on_the_ledgers_own_thread_lets_on_over_use_the_ledger(simulate
         assert called.wait(30)
         time.sleep(0.2)
     assert len(calls) == 1
-    assert calls[0] is not None
-    assert calls[0] < 0
+    assert not_none(calls[0]) < 0
 
 
 def test_without_a_gpu_or_a_factor_a_budget_says_so_and_never_calls() -> None:
@@ -705,8 +695,7 @@ def test_a_span_that_is_killed_loses_at_most_its_last_10_s_and_counts_once(tmp_p
     with subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path / "s")], stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
-        lasted = next(seconds for line in process.stdout if (seconds := float(line)) > 11.5)
+        lasted = next(seconds for line in not_none(process.stdout) if (seconds := float(line)) > 11.5)
         process.send_signal(signal.SIGKILL)
     query = "SELECT name, state, own_j, energy_j, reason, epoch(ended - began) AS s FROM spans_now ORDER BY began, name"
     before = ask(tmp_path / "s", query)

@@ -23,6 +23,7 @@ from whorl.collectors.job_readings import GpusTakenError, JobPart
 from whorl.errors import InputError
 from whorl.store.schema import arrow_rows
 from whorl.store.system import children
+from whorl.tests.checks import not_none
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probed_fleet import BEGAN_NS, stored
 from whorl.tests.stores import new_store
@@ -121,12 +122,10 @@ def test_a_command_is_run_as_if_nobody_collected() -> None:
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, process_group=0
     ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline() == f"{os.nice(0)} --seed 3\n"
-        assert "1 GPU" in process.stderr.readline()
+        assert not_none(process.stdout).readline() == f"{os.nice(0)} --seed 3\n"
+        assert "1 GPU" in not_none(process.stderr).readline()
         process.send_signal(signal.SIGUSR1)
-        assert process.stdout.readline() == "warned\n"
+        assert not_none(process.stdout).readline() == "warned\n"
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=PATIENCE_S)
     assert (output, process.returncode) == ("asked to end\n", 9)
@@ -158,8 +157,7 @@ def test_the_summary_does_not_wait_for_a_command_that_does_not_end(monkeypatch: 
             assert time.monotonic() < last
             time.sleep(0.02)
         assert command.status is None
-        assert command._process is not None
-        command._process.kill()
+        not_none(command._process).kill()
         assert command.wait() == 128 + signal.SIGKILL
 
 

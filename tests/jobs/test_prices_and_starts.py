@@ -26,6 +26,7 @@ from whorl.jobs.forecast import Forecaster, JobShape
 from whorl.jobs.price import Exclusion, PriceRequest, WaitingPrice, price_of
 from whorl.jobs.slurm import Slurm, limit_seconds
 from whorl.store import Store
+from whorl.tests.checks import not_none
 from whorl.tests.jobs.accounts import T0, job, saved
 from whorl.tests.without import NODE, run_without
 
@@ -99,9 +100,7 @@ def test_a_price_has_means_and_an_interval_where_there_are_several_days() -> Non
     price = forecast.price_of(_log(np.array([0.0, 2, 4, 6, 8, 10]) * HOUR_S), 3 * HOUR_S)
     assert [figure[0] for figure in (price.interruption_h, price.overlap_h, price.reactive_h)] == [16 / 6, 4 / 6, 5]
     low_h, high_h = price.reactive_h[1:]
-    assert low_h is not None
-    assert high_h is not None
-    assert low_h < 5 < high_h
+    assert not_none(low_h) < 5 < not_none(high_h)
     one = forecast.price_of(_log(np.array([2.0]) * HOUR_S), 0.0)
     assert (one.n, one.reactive_h) == (1, (2.0, None, None))
 

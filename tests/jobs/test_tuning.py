@@ -28,6 +28,7 @@ from whorl.jobs.tuning_knobs import CLOCK, MEMORY, POWER, UnsetKnob, knobs_of_gp
 from whorl.jobs.tuning_probe import ProbeBenchOptions, probe_bench
 from whorl.probes.settings import restore_left_over
 from whorl.store import Store
+from whorl.tests.checks import not_none
 from whorl.tests.jobs.tuned_device import BOUND, bench, clocked, tuned
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, uuids
@@ -80,10 +81,8 @@ def test_the_answer_saves_within_the_bound_and_is_checked_on_every_gpu() -> None
     assert slowest[1] == pytest.approx(1.05 * truth({POWER: 700.0})[1])
     assert [gpu.gpu for gpu in answer.gpus if gpu.tuned] == ["GPU-b"], "the slow end of the class"
     true_saved = 100 * (1 - best[0] / truth({POWER: 700.0})[0])
-    assert answer.saved.low_pct is not None
-    assert answer.saved.high_pct is not None
-    assert answer.saved.low_pct < answer.saved.pct < answer.saved.high_pct
-    assert answer.saved.low_pct < true_saved < answer.saved.high_pct
+    assert not_none(answer.saved.low_pct) < answer.saved.pct < not_none(answer.saved.high_pct)
+    assert not_none(answer.saved.low_pct) < true_saved < not_none(answer.saved.high_pct)
     assert answer.slower.pct == pytest.approx(2.5, abs=0.3)
     assert answer.saved.n == answer.slower.n == 3
     assert answer.within
@@ -325,8 +324,7 @@ def test_a_trial_over_the_bound_ends_after_a_tenth_of_its_time(store: Store) -> 
     assert default.time_s is not None
     slow = bench.measure(usual | {POWER: 300.0}, bench.gpus[0], stop_over_s=1.05 * default.time_s)
     assert slow.ended_early
-    assert slow.time_s is not None
-    assert slow.time_s > 1.05 * default.time_s
+    assert not_none(slow.time_s) > 1.05 * default.time_s
     full = bench.measure(usual | {POWER: 675.0}, bench.gpus[0], stop_over_s=1.05 * default.time_s)
     assert not full.ended_early
     limits = store.sql("select conditions.time_limit_s as s from runs order by began").to_pylist()
@@ -346,9 +344,8 @@ def test_knobs_of_the_kernel_are_works_of_their_own(store: Store) -> None:
     small = bench.measure(default | {"sequences": 8.0}, bench.gpus[0])
     workloads = [row["workload"] for row in store.sql("select workload from runs order by began").to_pylist()]
     assert workloads == ["transformer", "transformer sequences=8"]
-    assert usual.time_s is not None
     ratio = 8 / sequences.default
-    assert small.time_s == pytest.approx(usual.time_s * ratio, rel=0.3), "of a repetition, which is smaller"
+    assert small.time_s == pytest.approx(not_none(usual.time_s) * ratio, rel=0.3), "of a repetition, which is smaller"
     assert small.energy_j == pytest.approx(usual.energy_j, rel=0.3), "of the same work"
     gemm = ProbeBenchOptions(backend="simulated", model="H100", gpus=1, knobs={"n": [1e12]})
     huge = probe_bench(store, "gemm-fp16", gemm)
@@ -425,9 +422,8 @@ def test_a_search_with_a_prior_of_the_truth_needs_four_trials(sweep: Path) -> No
     search = Search([LIMITS], TimeBound(max_slowdown=0.2), prior=prior)
     for _ in range(4):
         setting = search.suggest()
-        assert setting is not None
-        share = setting["power_limit_w"] / 300
-        search.tell(setting, energy_j(share, 16), time_s(share, 16))
+        share = not_none(setting)["power_limit_w"] / 300
+        search.tell(not_none(setting), energy_j(share, 16), time_s(share, 16))
     within = [limit for limit in LIMITS.values if time_s(limit / 300, 16) <= 0.98 * 1.2 * time_s(1.0, 16)]
     least = min(within, key=lambda limit: energy_j(limit / 300, 16))
     assert search.answer() == {"power_limit_w": least}
@@ -572,8 +568,7 @@ def tuning(nvml: NvmlLibrary, folder: Path, gpu: str) -> Iterator[subprocess.Pop
         command, env=nvml.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n", process.communicate()[1]
+        assert not_none(process.stdout).readline() == "held\n", process.communicate()[1]
         yield process
     finally:
         process.kill()

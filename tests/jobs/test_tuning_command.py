@@ -19,6 +19,7 @@ from whorl.jobs import tuning_command
 from whorl.jobs.tuning import TuneAnswer, TuningOptions, tune
 from whorl.jobs.tuning_command import CommandBench, command_knob
 from whorl.store.system import processes
+from whorl.tests.checks import not_none
 from whorl.tests.nvml_library import NvmlLibrary
 
 Maker = Callable[..., CommandBench]
@@ -104,11 +105,9 @@ def test_the_wall_time_and_the_true_energy_are_those_of_a_unit_of_work(bench: Ma
     began = time.time()
     trial = measured(command_bench, default_of(command_bench))
     seconds = time.time() - began
-    assert trial.time_s is not None
-    assert trial.energy_j is not None
-    assert float(LONG) <= 100 * trial.time_s <= seconds
+    assert float(LONG) <= 100 * not_none(trial.time_s) <= seconds
     power_w = (nvml.energy_j(0, began + seconds) - nvml.energy_j(0, began)) / seconds
-    assert trial.energy_j / trial.time_s == pytest.approx(power_w, rel=0.15)
+    assert not_none(trial.energy_j) / not_none(trial.time_s) == pytest.approx(power_w, rel=0.15)
 
 
 def test_the_last_line_counts_from_where_the_program_says_it_begins(bench: Maker) -> None:
@@ -117,10 +116,8 @@ def test_the_last_line_counts_from_where_the_program_says_it_begins(bench: Maker
     began = time.monotonic()
     trial = measured(command_bench, default_of(command_bench))
     seconds = time.monotonic() - began
-    assert trial.time_s is not None
-    assert trial.energy_j is not None
-    assert 0 < 1000 * trial.time_s < seconds - 0.5
-    assert trial.energy_j / trial.time_s == pytest.approx(300, rel=0.15)  # W, as the limit is
+    assert 0 < 1000 * not_none(trial.time_s) < seconds - 0.5
+    assert not_none(trial.energy_j) / not_none(trial.time_s) == pytest.approx(300, rel=0.15)  # W, as the limit is
 
 
 @pytest.mark.parametrize(
@@ -239,10 +236,8 @@ def test_a_command_has_the_gpus_that_are_chosen_for_it(bench: Maker, nvml: NvmlL
     pair = bench(script, gpus=["1,2"])
     assert pair.gpus == [",".join(alone.gpus[1:])]
     trial = measured(pair, default_of(pair) | {"power_limit_w": 150.0})
-    assert trial.energy_j is not None
-    assert trial.time_s is not None
-    assert trial.energy_j / trial.time_s == pytest.approx(2 * 150, rel=0.15)  # W
-    assert trial.time_s > float(LONG) / 2 - 0.001  # a unit of work on each of the two
+    assert not_none(trial.energy_j) / not_none(trial.time_s) == pytest.approx(2 * 150, rel=0.15)  # W
+    assert not_none(trial.time_s) > float(LONG) / 2 - 0.001  # a unit of work on each of the two
     with pytest.raises(InputError, match="there is no GPU '7' here; there is 0"):
         bench(script, gpus=["7"])
 

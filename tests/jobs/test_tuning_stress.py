@@ -27,6 +27,7 @@ from whorl.probes.effort import EFFORTS
 from whorl.probes.measurement import drawn_fleet
 from whorl.store import Store
 from whorl.store.vocabulary import Outcome
+from whorl.tests.checks import not_none
 from whorl.tests.jobs.tuned_device import SHORT, ClockedDevice
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.changing import limit_w, notes, uuids
@@ -68,16 +69,11 @@ def test_sixty_trials_or_fewer_draw_95_percent_of_the_power_of_the_best_probe_an
     report = search_stress(
         kernels_in(drawn_fleet(2, model, 1)), StressSearchOptions(trials=count(60, short=12), rivals=FEW)
     )
-    assert report.best_probe is not None
-    assert report.winner.value is not None
-    assert report.best_probe.value is not None
-    assert report.winner.value >= 0.95 * report.best_probe.value
+    assert not_none(report.winner.value) >= 0.95 * not_none(not_none(report.best_probe).value)
     first = report.trials[0]
     assert {name: first.setting[name] for name in ("fp32", "rounds")} == {"fp32": 2, "rounds": 4}
-    assert first.value is not None
-    assert report.winner.value > first.value, "the default is no answer already"
-    assert report.winner.score is not None
-    assert (report.winner.score.gpus, report.winner.score.runs) == (2, 3)
+    assert not_none(report.winner.value) > not_none(first.value), "the default is no answer already"
+    assert (not_none(report.winner.score).gpus, not_none(report.winner.score).runs) == (2, 3)
     assert all(tried.failure is None for tried in report.trials)
 
 
@@ -92,13 +88,9 @@ def test_a_search_for_spread_finds_a_kernel_that_tells_gpus_apart_about_as_well_
     rivals = None if is_long() else ("launch",)
     options = StressSearchOptions(goal="spread", trials=count(60, short=26), seed=seed, rivals=rivals)
     report = search_stress(bench, options)
-    assert report.best_probe is not None
-    best = report.best_probe.value
-    assert best is not None
-    assert report.winner.value is not None
-    assert report.winner.value >= (0.9 if model == "H100" else 1.0) * best
-    assert report.winner.score is not None
-    assert (report.winner.score.gpus, report.winner.score.runs) == (8, 8)
+    best = not_none(report.best_probe).value
+    assert not_none(report.winner.value) >= (0.9 if model == "H100" else 1.0) * not_none(best)
+    assert (not_none(report.winner.score).gpus, not_none(report.winner.score).runs) == (8, 8)
     assert {POWER, CLOCK} < set(report.winner.setting)
     assert report.winner.figure in ("power", "rate")
     assert len(report.rivals) > 5 or not is_long()
@@ -115,11 +107,8 @@ def test_intervals_hold_what_is_true_nineteen_times_in_twenty() -> None:
         gpus = 100 * np.exp(0.02 * draw.standard_normal((8, 1)))
         runs = gpus * np.exp(0.004 * draw.standard_normal((8, 3)))
         mean, spread = mean_of_runs(runs), spread_over_runs(runs)
-        assert spread is not None
-        for name, figure, truth in (("mean", mean, gpus.mean()), ("ratio", spread, (0.02 / 0.004) ** 2)):
-            assert figure.low is not None
-            assert figure.high is not None
-            held[name] += figure.low <= truth <= figure.high
+        for name, figure, truth in (("mean", mean, gpus.mean()), ("ratio", not_none(spread), (0.02 / 0.004) ** 2)):
+            held[name] += not_none(figure.low) <= truth <= not_none(figure.high)
     for name, times in held.items():
         assert 0.92 < times / number < 0.98, name
 
@@ -130,8 +119,7 @@ def test_figures_that_are_not_known_are_none() -> None:
     assert spread_over_runs([[3.0], [5.0]]) is None
     assert spread_over_runs([[3.0, 3.0], [5.0, 5.0]]) is None
     equal_runs = spread_over_runs([[3.0, 3.3], [3.3, 3.0]])
-    assert equal_runs is not None
-    assert (equal_runs.value, equal_runs.low) == (0.0, 0.0)
+    assert (not_none(equal_runs).value, not_none(equal_runs).low) == (0.0, 0.0)
 
 
 # -- how it runs ------------------------------------------------------------------------------------------------------
@@ -186,8 +174,7 @@ def test_a_kernel_or_a_gpu_that_fails_is_left_out_and_the_search_goes_on() -> No
     assert [tried.score.gpus for tried in report.trials[1:3] if tried.score is not None] == [1, 2]
     assert {tried.failure for tried in failed} == {"3 elements are wrong"}
     assert report.best_probe is None
-    assert report.rivals[0].failure is not None
-    assert "no memory left" in report.rivals[0].failure
+    assert "no memory left" in not_none(report.rivals[0].failure)
     assert report.winner.value is not None
 
 

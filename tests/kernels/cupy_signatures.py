@@ -10,34 +10,11 @@ import importlib
 import inspect
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
-RUNTIME = """cudaDevAttrClockRate cudaDevAttrGlobalMemoryBusWidth cudaDevAttrL2CacheSize
-cudaDevAttrMaxSharedMemoryPerBlockOptin cudaDevAttrMemoryClockRate cudaDevAttrMultiProcessorCount check_status
-deviceCanAccessPeer deviceEnablePeerAccess deviceGetAttribute driverGetVersion eventCreateWithFlags eventDestroy
-eventDisableTiming eventElapsedTime eventQuery eventRecord free freeHost getDevice getDeviceCount getDeviceProperties
-graphDestroy graphExecDestroy graphInstantiate graphLaunch hostAlloc hostAllocDefault malloc memGetInfo memcpyAsync
-memcpyDefault memsetAsync runtimeGetVersion setDevice streamBeginCapture streamCaptureModeRelaxed
-streamCreateWithFlags streamDestroy streamEndCapture streamNonBlocking streamWaitEvent"""
-
-NAMES = [
-    *(f"cuda.runtime.{name}" for name in RUNTIME.split()),
-    "cuda.Device",
-    "cuda.Stream",
-    "cuda.compiler._compile_module_with_cache",
-    "cuda.driver.funcSetAttribute",
-    "cuda.function.Function.ptr",
-    "cuda.function.Module.get_function",
-    "cuda.nvrtc.getVersion",
-    *(f"cuda.nccl.{name}" for name in ("NCCL_SUM", "NCCL_UINT32", "available", "groupEnd", "groupStart")),
-    "cuda.nccl.NcclCommunicator.allReduce",
-    "cuda.nccl.NcclCommunicator.initAll",
-    "RawKernel.__call__",
-    "RawKernel.kernel",
-    "RawModule",
-    "RawModule.get_function",
-]
-"""Below `cupy`."""
+TABLE: dict[str, dict[str, int | str]] = json.loads(Path(__file__).with_name("cupy_signatures.json").read_text())
+"""By CuPy's major version: what it says of each name below `cupy`. A new name stands there before it is said."""
 
 
 def said(thing: Any) -> int | str:
@@ -56,7 +33,7 @@ def said(thing: Any) -> int | str:
 def signatures(cupy: Any) -> dict[str, int | str]:
     """Of every function, class and constant; those that this CuPy lacks, or cannot load, are left out."""
     table: dict[str, int | str] = {}
-    for name in NAMES:
+    for name in sorted({name for said_before in TABLE.values() for name in said_before}):
         thing = cupy
         for part in name.split("."):
             thing = getattr(thing, part, None)

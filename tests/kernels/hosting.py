@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whorl.kernels import simulated_device
+from whorl.kernels.catalogue import find_kernel
 from whorl.kernels.checking import right_values
 from whorl.kernels.cupy_library import source
 from whorl.kernels.inputs import cleared_faults, expected_words, filled, key
@@ -43,6 +44,13 @@ _MODELS = {(7, 0): V100, (8, 0): A100, (9, 0): H200}
 def facts_of(capability: tuple[int, int], **changes: Any) -> Facts:
     """A V100, an A100 or an H200, by its compute capability."""
     return replace(simulated_device.facts_of(_MODELS[capability]), **changes)
+
+
+def work_of(name: str, facts: Facts = SMALL, **parameters: Any) -> Work:
+    """The work of a kernel, which must fit the device."""
+    work = find_kernel(name).build(facts, **parameters)
+    assert isinstance(work, Work), work
+    return work
 
 
 class HostDevice:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whorl.kernels.catalogue import KERNELS, find_kernel
+from whorl.kernels.catalogue import KERNELS
 from whorl.kernels.work import Expected, Launch, WordsExpected, Work
 from whorl.tests.kernels import compiling
-from whorl.tests.kernels.hosting import SMALL, HostDevice
+from whorl.tests.kernels.hosting import SMALL, HostDevice, work_of
 from whorl.tests.sizes import is_all, is_long, sample
 
 pytestmark = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
@@ -98,9 +98,7 @@ RUN_HERE = sample(sorted(set(KERNELS) - SLOW), short=3)
 
 
 def small_work(name: str) -> Work:
-    work = find_kernel(name).build(SMALL, **SIZES[name])
-    assert isinstance(work, Work), work
-    return work
+    return work_of(name, **SIZES[name])
 
 
 def test_every_kernel_is_run_here() -> None:
@@ -196,8 +194,7 @@ def test_chains_do_the_flop_that_they_state(name: str) -> None:
 
 @pytest.mark.long
 def test_a_transformer_block_without_tensor_cores_is_right_in_fp32() -> None:
-    work = find_kernel("transformer").build(replace(SMALL, capability=(6, 0)), **SIZES["transformer"])
-    assert isinstance(work, Work)
+    work = work_of("transformer", replace(SMALL, capability=(6, 0)), **SIZES["transformer"])
     assert work.precision == "fp32"
     device = HostDevice(work, seed=3)
     device.run()

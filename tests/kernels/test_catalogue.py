@@ -19,7 +19,7 @@ from whorl.kernels.inputs import DISTRIBUTIONS, filled
 from whorl.kernels.rounding import DTYPES
 from whorl.kernels.sizing import MEMORY_SHARE, MOST_MEMORY, bytes_per_s, flop_per_s
 from whorl.kernels.work import Copy, Gemm, Key, Launch, Unfit, Work
-from whorl.tests.kernels.hosting import facts_of
+from whorl.tests.kernels.hosting import facts_of, work_of
 
 DEVICES = {
     "V100": facts_of((7, 0)),
@@ -81,9 +81,30 @@ def test_a_kernel_fits_each_device_or_says_why_not(name: str, device: str) -> No
     assert (work.path == "none") == (work.bytes == 0)
     assert json.loads(json.dumps(dict(work.parameters))) == dict(work.parameters)
     assert 0 < work.activity <= 1
-    again = built(name, device)
-    assert isinstance(again, Work)
+    again = work_of(name, facts)
     assert (work.turns, work.flop, work.bytes) == (again.turns, again.flop, again.bytes)
+    check_steps(work)
+
+
+def check_steps(work: Work) -> None:
+    """Its steps name buffers that are there and are large enough."""
+    buffers = {buffer.name: buffer for buffer in work.buffers}
+    assert len(buffers) == len(work.buffers)
+    for step in work.steps:
+        if isinstance(step, Copy):
+            assert step.source_at + step.bytes <= buffers[step.source].bytes
+            assert step.target_at + step.bytes <= buffers[step.target].bytes
+        elif isinstance(step, Gemm):
+            assert buffers[step.a].count == step.batch * step.m * step.k or work.kernel == "transformer"
+            assert buffers[step.c].count >= step.c_at + step.batch * step.m * step.n
+            assert step.k % 16 == step.n % 16 == step.m % 2 == 0
+        else:
+            assert {extent for extent in step.args if isinstance(extent, str)} <= set(buffers)
+            assert np.prod(step.block) <= 1024
+            assert 1 <= step.grid[0] < 2**31
+            assert all(1 <= extent < 2**16 for extent in step.grid[1:])
+    for output in work.outputs:
+        assert output.buffer in buffers
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -136,37 +157,8 @@ def test_a_repetition_takes_milliseconds_by_the_data_sheet(name: str, device: st
 def test_memory_kernels_lie_far_beyond_the_l2_cache(device: str) -> None:
     facts = DEVICES[device]
     for name in ("stream-copy", "stream-triad", "chase", "gather", "stencil27"):
-        work = built(name, device)
-        assert isinstance(work, Work)
-        assert max(buffer.bytes for buffer in work.buffers) >= 4 * facts.l2_bytes
-    read = built("l2-read", device)
-    assert isinstance(read, Work)
-    assert read.memory_bytes < facts.l2_bytes / 2
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", KERNELS)
-def test_steps_name_buffers_that_are_there_and_are_large_enough(name: str, device: str) -> None:
-    work = built(name, device)
-    if isinstance(work, Unfit):
-        return
-    buffers = {buffer.name: buffer for buffer in work.buffers}
-    assert len(buffers) == len(work.buffers)
-    for step in work.steps:
-        if isinstance(step, Copy):
-            assert step.source_at + step.bytes <= buffers[step.source].bytes
-            assert step.target_at + step.bytes <= buffers[step.target].bytes
-        elif isinstance(step, Gemm):
-            assert buffers[step.a].count == step.batch * step.m * step.k or name == "transformer"
-            assert buffers[step.c].count >= step.c_at + step.batch * step.m * step.n
-            assert step.k % 16 == step.n % 16 == step.m % 2 == 0
-        else:
-            assert {extent for extent in step.args if isinstance(extent, str)} <= set(buffers)
-            assert np.prod(step.block) <= 1024
-            assert 1 <= step.grid[0] < 2**31
-            assert all(1 <= extent < 2**16 for extent in step.grid[1:])
-    for output in work.outputs:
-        assert output.buffer in buffers
+        assert max(buffer.bytes for buffer in work_of(name, facts).buffers) >= 4 * facts.l2_bytes
+    assert work_of("l2-read", facts).memory_bytes < facts.l2_bytes / 2
 
 
 C_TYPES = {
@@ -184,8 +176,7 @@ WIDE = {"float2": "float32", "uint4": "uint32"}
 @pytest.mark.parametrize("name", KERNELS)
 def test_arguments_have_the_types_of_the_source(name: str) -> None:
     """Arguments travel as bytes: a type that differs from the parameter's is read as another number."""
-    work = built(name, "H200")
-    assert isinstance(work, Work)
+    work = work_of(name, DEVICES["H200"])
     dtypes = {buffer.name: buffer.dtype for buffer in work.buffers}
     for step in work.steps:
         if not isinstance(step, Launch):
@@ -253,8 +244,7 @@ def test_a_distribution_that_is_not_there_is_said() -> None:
 
 
 def test_the_graph_has_heavy_tails() -> None:
-    work = find_kernel("pagerank").build(DEVICES["V100"], vertices=20000)
-    assert isinstance(work, Work)
+    work = work_of("pagerank", DEVICES["V100"], vertices=20000)
     row, ends, inverse = (filled(1, buffer) for buffer in work.buffers[:3])
     degrees = np.diff(row.astype(np.int64))
     assert degrees.min() >= 1

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from whorl.kernels.cupy_library import FOLDER
-from whorl.tests.kernels.cupy_signatures import signatures
+from whorl.tests.kernels.cupy_signatures import TABLE, signatures
 from whorl.tests.kernels.fake_cupy import FakeCupy, FakeFunction, FakeModule, FakeRuntime
 
-TABLE: dict[str, dict[str, int | str]] = json.loads(Path(__file__).with_name("cupy_signatures.json").read_text())
 STANDS_FOR: dict[str, Any] = {
     "RawKernel.__call__": FakeFunction.__call__,
     "RawModule.get_function": FakeModule.get_function,

@@ -28,7 +28,7 @@ from whorl.simulation.models import A100, H100, H200, V100, GpuModel
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.device_memory import PAGE
 from whorl.tests.kernels.fake_cupy import FakeRuntime
-from whorl.tests.kernels.hosting import HostDevice
+from whorl.tests.kernels.hosting import HostDevice, work_of
 from whorl.tests.kernels.interpreter import Harm
 from whorl.tests.kernels.test_arithmetic import COSTLY, SLOW, small_work
 from whorl.tests.kernels.works import load, run
@@ -266,8 +266,7 @@ def test_aliased_pages_are_found(name: str, device: CupyDevice, runtime: FakeRun
 
 @needs_compiler
 def test_one_wrong_repetition_in_ten_is_found_each_time(device: CupyDevice, runtime: FakeRuntime) -> None:
-    work = find_kernel("fma-int32").build(device.facts, blocks=1, rounds=16)
-    assert isinstance(work, Work)
+    work = work_of("fma-int32", device.facts, blocks=1, rounds=16)
     loaded, planted = load(device, work), set[int]()
     draw = np.random.default_rng(5)
 

@@ -13,15 +13,15 @@ from whorl.kernels import memory, sm
 from whorl.kernels.catalogue import find_kernel
 from whorl.kernels.cupy_device import cupy_devices
 from whorl.kernels.device import finish
-from whorl.kernels.work import Work
 from whorl.probes.catalogue import find_probe
 from whorl.probes.conditions import Asked
 from whorl.probes.patterns import memory_size, of_memory, of_multiprocessors
 from whorl.probes.protocol import Measured, Unrun, measure
 from whorl.probes.steps import Task
+from whorl.tests.checks import not_none
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.fake_cupy import FakeRuntime
-from whorl.tests.kernels.hosting import SMALL, HostDevice, facts_of
+from whorl.tests.kernels.hosting import SMALL, HostDevice, facts_of, work_of
 from whorl.tests.kernels.interpreter import Harm
 from whorl.tests.probes.hand_device import QUICK, HandDevice
 
@@ -33,7 +33,7 @@ SIZE = 1 << 18
 
 def patterns(repetitions: int, **options: object) -> HostDevice:
     """So many of the patterns over a quarter of a MiB."""
-    device = HostDevice(small(memory.build(SMALL, size=SIZE)), seed=1, **options)  # type: ignore[arg-type]
+    device = HostDevice(work_of("memory", size=SIZE), seed=1, **options)  # type: ignore[arg-type]
     for _ in range(repetitions):
         device.run()
     return device
@@ -45,16 +45,11 @@ def read_with(fault: str) -> Callable[[str], str]:
 
 
 def exercised(rounds: int = 1, *, harm: Harm | None = None, edit: tuple[str, str] | None = None) -> HostDevice:
-    work = small(sm.build(dataclasses.replace(SMALL, shared_bytes=1 << 14), rounds=rounds, slab=1 << 14, far=1 << 14))
+    work = work_of("sm", dataclasses.replace(SMALL, shared_bytes=1 << 14), rounds=rounds, slab=1 << 14, far=1 << 14)
     device = HostDevice(work, seed=1, edit=None if edit is None else lambda text: text.replace(*edit))
     device.harms = [] if harm is None else [harm]
     device.run()
     return device
-
-
-def small(work: object) -> Work:
-    assert isinstance(work, Work)
-    return work
 
 
 def test_every_pattern_comes_with_its_inverse_so_that_each_bit_is_tried_both_ways() -> None:
@@ -79,9 +74,8 @@ def test_a_stuck_bit_is_named_with_its_place_and_patterns() -> None:
     assert device.wrong() == 2
     assert not device.arrays["faults"][4:].any(), "no multiprocessor is to blame"
     findings = of_memory(device.arrays["log"], device.work, SMALL)
-    assert findings.detail is not None
-    assert "offset 0x3098: 0x" in findings.detail
-    assert "(bit 9; pattern: hash of the address, inverted; read by multiprocessor " in findings.detail
+    assert "offset 0x3098: 0x" in not_none(findings.detail)
+    assert "(bit 9; pattern: hash of the address, inverted; read by multiprocessor " in not_none(findings.detail)
 
 
 def test_multiprocessors_that_work_are_right_and_give_time_and_clock() -> None:
@@ -104,9 +98,8 @@ def test_a_wrong_lane_of_one_multiprocessor_is_named(operation: str) -> None:
         assert bad.parts == ("fp32",)
     assert device.arrays["faults"][4:7].tolist() == [0, bad.wrong, 0]
     findings = of_multiprocessors(device.arrays["sms"], device.work, SMALL)
-    assert findings.detail is not None
-    assert findings.detail.startswith(f"multiprocessor 1: {bad.wrong:,} wrong in ")
-    assert findings.detail.endswith("found by lane 5")
+    assert not_none(findings.detail).startswith(f"multiprocessor 1: {bad.wrong:,} wrong in ")
+    assert not_none(findings.detail).endswith("found by lane 5")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +123,7 @@ def test_a_multiprocessor_that_is_slow_is_named() -> None:
     rows = [dataclasses.replace(row, number=n, block_us=100 + n / 1000) for n in range(132)]
     rows[17] = dataclasses.replace(row, number=17, clock_mhz=1900.0, block_us=103.0)
     facts = facts_of((9, 0))
-    findings = of_multiprocessors(sm.written(rows), small(sm.build(facts)), facts)
+    findings = of_multiprocessors(sm.written(rows), work_of("sm", facts), facts)
     assert findings.note == "slower than the others by more than those differ: multiprocessor 17"
     assert findings.conditions == {"slow_sms": [17]}
     assert {"sm_spread", "slowest_sm", "sm_time", "sm_clock"} <= {figure.name for figure in findings.figures}
@@ -144,7 +137,7 @@ def test_nearly_all_free_memory_is_tested() -> None:
     device = dataclasses.replace(HandDevice(), facts=facts)
     size = memory_size(device)
     assert isinstance(size, int)
-    work = small(memory.build(facts, size=size))
+    work = work_of("memory", facts, size=size)
     assert 0.9 * device.free_bytes() <= work.memory_bytes <= device.free_bytes()
     assert work.bytes / 4.3e12 < 0.06, "s a pattern"
 

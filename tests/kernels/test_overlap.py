@@ -13,7 +13,6 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from whorl.kernels.catalogue import find_kernel
 from whorl.kernels.cupy_device import CupyDevice
 from whorl.kernels.device import finish
 from whorl.kernels.inputs import filled
@@ -22,7 +21,7 @@ from whorl.kernels.work import Copy, Launch, Work
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.device_memory import Fault
 from whorl.tests.kernels.fake_cupy import FakeRuntime
-from whorl.tests.kernels.hosting import SMALL, HostDevice, facts_of
+from whorl.tests.kernels.hosting import SMALL, HostDevice, facts_of, work_of
 from whorl.tests.kernels.test_arithmetic import SIZES
 from whorl.tests.kernels.works import load, memory
 from whorl.tests.sizes import sample
@@ -37,9 +36,7 @@ SMALL_WORKS: dict[str, tuple[str, Mapping[str, Any]]] = {
 
 def small(name: str) -> Work:
     kernel, parameters = SMALL_WORKS[name]
-    work = find_kernel(kernel).build(SMALL, **parameters)
-    assert isinstance(work, Work)
-    return work
+    return work_of(kernel, **parameters)
 
 
 # -- traces -----------------------------------------------------------------------------------------------------------
@@ -97,8 +94,7 @@ def pooled(work: Work, turn: int) -> slice:
 
 @pytest.mark.parametrize("lookahead", [1, 10, 50, 200])
 def test_sums_from_the_cache_are_bit_equal_to_those_without_one(lookahead: int) -> None:
-    work = find_kernel("overlap-embedding").build(facts_of((9, 0)), lookahead=lookahead)
-    assert isinstance(work, Work)
+    work = work_of("overlap-embedding", facts_of((9, 0)), lookahead=lookahead)
     fetches = fetched_ahead(embedding_trace(), lookahead)
     table = np.random.default_rng(3).random(int(fetches.rows.max()) + 1, np.float32)
     turns = len(work.turns)
@@ -125,8 +121,7 @@ def test_sums_from_the_cache_are_bit_equal_to_those_without_one(lookahead: int) 
 def test_products_of_partitions_are_those_of_scipy(partitions: int, capacity: int) -> None:
     vertices, sums = 512, 512 // SPARSE
     sizes = {"partitions": partitions, "capacity": capacity, "vertices": vertices, "width": 32}
-    work = find_kernel("overlap-partitions").build(SMALL, **sizes)
-    assert isinstance(work, Work)
+    work = work_of("overlap-partitions", SMALL, **sizes)
     rows = partitions * vertices
     features = np.random.default_rng(4).random((rows, 3))
     place, name = (contents(work, buffer) for buffer in ("place", "name"))

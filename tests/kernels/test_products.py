@@ -16,10 +16,10 @@ from whorl.kernels.inputs import DISTRIBUTIONS, lane_values, lanes
 from whorl.kernels.rounding import DTYPES, nearest
 from whorl.kernels.simulated_device import facts_of
 from whorl.kernels.sizing import bytes_per_s, flop_per_s
-from whorl.kernels.work import Expected, Gemm, Unfit, Work
+from whorl.kernels.work import Expected, Gemm, Unfit
 from whorl.simulation.models import MODELS
 from whorl.tests.kernels import compiling
-from whorl.tests.kernels.hosting import SMALL, HostDevice, reference
+from whorl.tests.kernels.hosting import SMALL, HostDevice, reference, work_of
 from whorl.tests.sizes import sample
 
 Doubles = NDArray[np.float64]
@@ -52,8 +52,7 @@ def on_tensor_cores(a: Doubles, b: Doubles, *, block: int, bits: int) -> Doubles
 
 def product(precision: str, k: int, distribution: str, seed: int) -> tuple[Doubles, Doubles, Expected]:
     """The lanes of A and B, and what their product without scales must be."""
-    work = find_kernel(f"gemm-{precision}").build(SMALL, n=64, k=k, input=distribution)
-    assert isinstance(work, Work)
+    work = work_of(f"gemm-{precision}", n=64, k=k, input=distribution)
     a, b = (lane_values(seed, name, lanes(distribution, precision, PERIOD, k)) for name in "ab")
     expected, alpha = reference(work.outputs[0], seed), ALPHA.get(precision, 1)
     return a, b, replace(expected, values=expected.values / alpha, tolerance=expected.tolerance / alpha)
@@ -84,8 +83,7 @@ def test_fp8_products_are_exact_in_14_bits(distribution: str) -> None:
     sample(itertools.product(("fp64", "fp32", "tf32", "fp16", "bf16", "fp8"), DISTRIBUTIONS), short=6),
 )
 def test_every_distribution_has_a_reference(precision: str, distribution: str) -> None:
-    work = find_kernel(f"gemm-{precision}").build(SMALL, n=64, k=256, input=distribution)
-    assert isinstance(work, Work)
+    work = work_of(f"gemm-{precision}", n=64, k=256, input=distribution)
     device = HostDevice(work, seed=2)
     device.run()
     assert device.wrong() == 0
@@ -95,8 +93,7 @@ def test_every_distribution_has_a_reference(precision: str, distribution: str) -
 
 
 def small_ring(precision: str, distribution: str = "uniform", *, poisoned: bool = False) -> HostDevice:
-    work = find_kernel(f"gemm-{precision}").build(SMALL, n=64, k=64, input=distribution)
-    assert isinstance(work, Work)
+    work = work_of(f"gemm-{precision}", n=64, k=64, input=distribution)
     return HostDevice(work, seed=4, poisoned=poisoned)
 
 
@@ -174,6 +171,5 @@ def test_a_ring_is_small_and_read_again_in_a_hundredth_of_the_time(name: str, pr
 
 @pytest.mark.parametrize("name", ["fma-fp64", "gemm-fp64"])
 def test_fp64_on_a_gpu_with_next_to_none_takes_as_long_as_on_others(name: str) -> None:
-    work = find_kernel(name).build(OTHERS["B300"])
-    assert isinstance(work, Work)
+    work = work_of(name, OTHERS["B300"])
     assert 5.5e-3 < work.flop / flop_per_s(OTHERS["B300"], "fp64") < 8.5e-3

@@ -6,12 +6,10 @@ import random
 import re
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 
 from whorl.errors import InputError
-from whorl.kernels.catalogue import find_kernel
 from whorl.kernels.cupy_library import source
 from whorl.kernels.simulated_device import facts_of as simulated_facts
 from whorl.kernels.simulated_device import timing
@@ -19,7 +17,7 @@ from whorl.kernels.stress import KNOBS, PRECISIONS, build, fits, knobs_of
 from whorl.kernels.work import Facts, Launch, Unfit, Work
 from whorl.simulation.models import A100, H100, MODELS, V100, GpuModel
 from whorl.tests.kernels import compiling
-from whorl.tests.kernels.hosting import SMALL, HostDevice, facts_of
+from whorl.tests.kernels.hosting import SMALL, HostDevice, facts_of, work_of
 from whorl.tests.sizes import count, sample
 
 needs_compiler = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
@@ -42,12 +40,6 @@ def fitting(facts: Facts, number: int, first: int = 0) -> list[Setting]:
             settings.append(setting)
         seed += 1
     return settings
-
-
-def work_of(facts: Facts, **knobs: Any) -> Work:
-    work = build(facts, **knobs)
-    assert isinstance(work, Work), work
-    return work
 
 
 # -- what fits --------------------------------------------------------------------------------------------------------
@@ -103,7 +95,7 @@ def test_what_fits_is_a_work_of_the_device_and_half_of_the_settings_and_more_do_
         if fits(facts, setting) is not None:
             unfit += 1
             continue
-        work = work_of(facts, **setting)
+        work = work_of("stress", facts, **setting)
         assert work.memory_bytes <= 0.9 * facts.memory_bytes
         assert work.compared > 0
         assert work.flop or work.bytes or work.operations
@@ -116,7 +108,7 @@ def test_what_fits_is_a_work_of_the_device_and_half_of_the_settings_and_more_do_
 
 def _compiled(compiler: compiling.Compiler, sm: int, setting: Setting, facts: Facts) -> tuple[int, int]:
     """Registers of a thread and bytes that spill."""
-    launch = work_of(facts, **setting).turns[0][0]
+    launch = work_of("stress", facts, **setting).turns[0][0]
     assert isinstance(launch, Launch)
     _, report = compiler.compile(source(launch.source), f"sm_{sm}", launch.defines)
     report_line = re.search(r"function 'stress'.*?(\d+) bytes spill stores.*?Used (\d+) registers", report, re.DOTALL)
@@ -159,7 +151,7 @@ def small(number: int) -> list[Work]:
         setting["rounds"] = min(setting["rounds"], 4)
         seed += 1
         if fits(HALF_MIB, setting) is None:
-            works.append(work_of(HALF_MIB, **setting, steps=2, waves=draw.choice((1, 2)), footprint=1 << 18))
+            works.append(work_of("stress", HALF_MIB, **setting, steps=2, waves=draw.choice((1, 2)), footprint=1 << 18))
     return works
 
 
@@ -190,7 +182,7 @@ ALL = {
     "shared": 1,
     "stores": 1,
 }
-mixed = partial(work_of, HALF_MIB, **ALL, steps=2, waves=2, footprint=1 << 16)
+mixed = partial(work_of, "stress", HALF_MIB, **ALL, steps=2, waves=2, footprint=1 << 16)
 
 MISTAKES = [
     ("x[p] = FUSED(ahead, y[p], x[p])", "x[p] = FUSED(ahead, x[p], y[p])"),
@@ -219,7 +211,7 @@ def test_a_mistake_in_the_source_is_found(old: str, new: str) -> None:
 
 def shares(model: GpuModel, **knobs: int) -> tuple[float, float, float]:
     """FLOP/s, bytes/s from memory, and activity at the highest clock."""
-    work = work_of(simulated_facts(model), **knobs)
+    work = work_of("stress", simulated_facts(model), **knobs)
     timed = timing(work, model)
     moved = timed.workload.bandwidth_share * model.bandwidth_gb_s * 1e9
     return work.flop / timed.unit_s, moved, timed.workload.activity
@@ -231,10 +223,7 @@ LOADS = {"fp32": 0, "far": 8, "far_mib": 4096}
 
 @pytest.mark.parametrize("model", [V100, A100, H100], ids=lambda model: model.name)
 def test_knobs_that_ask_what_a_kernel_of_the_catalogue_asks_have_its_rate_and_activity(model: GpuModel) -> None:
-    chains = find_kernel("fma-fp32").build(simulated_facts(model))
-    triad = find_kernel("stream-triad").build(simulated_facts(model))
-    assert isinstance(chains, Work)
-    assert isinstance(triad, Work)
+    chains, triad = (work_of(name, simulated_facts(model)) for name in ("fma-fp32", "stream-triad"))
     rate, _, activity = shares(model, **CHAINS)
     assert rate == pytest.approx(chains.flop / timing(chains, model).unit_s, rel=0.2)
     assert activity == pytest.approx(chains.activity, abs=0.1)
@@ -247,7 +236,7 @@ def test_knobs_that_ask_what_a_kernel_of_the_catalogue_asks_have_its_rate_and_ac
 def test_no_setting_has_more_than_the_peaks_of_its_model(model: GpuModel) -> None:
     facts = simulated_facts(model)
     for setting in fitting(facts, count(200, short=10)):
-        work = work_of(facts, **setting)
+        work = work_of("stress", facts, **setting)
         timed = timing(work, model)
         assert 0 < timed.workload.activity <= 1
         assert 0 <= timed.workload.bandwidth_share <= 0.92 + 1e-9

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from whorl.kernels.catalogue import find_kernel
 from whorl.kernels.transformer import BASES, LAYERS, _Arithmetic, forward, gradients
 from whorl.kernels.work import Gemm, Work
-from whorl.tests.kernels.hosting import SMALL, HostDevice
+from whorl.tests.kernels.hosting import SMALL, HostDevice, work_of
 from whorl.tests.sizes import sample
 
 WIDTH, TOKENS = 128, 8
@@ -44,9 +43,7 @@ def test_gradients_equal_finite_differences(layer: str) -> None:
 
 
 def built(depth: int, **sizes: int) -> Work:
-    work = find_kernel("transformer-back").build(SMALL, **({"width": 128, "tokens": 16, "depth": depth} | sizes))
-    assert isinstance(work, Work), work
-    return work
+    return work_of("transformer-back", SMALL, **({"width": 128, "tokens": 16, "depth": depth} | sizes))
 
 
 @pytest.mark.long
@@ -79,8 +76,7 @@ def test_the_flop_of_each_layer_are_as_stated() -> None:
 @pytest.mark.long
 def test_each_repetition_begins_with_the_next_sequence_so_that_a_stale_result_is_wrong() -> None:
     """The product by w_up left out of one repetition: what stands there is of the repetition before."""
-    work = find_kernel("transformer").build(SMALL, width=128, tokens=8, sequences=3)
-    assert isinstance(work, Work)
+    work = work_of("transformer", width=128, tokens=8, sequences=3)
     device = HostDevice(work, seed=4)
     device.run()
     turn = work.turns[1]

@@ -27,6 +27,7 @@ from whorl.probes.node import run_gpus, shuffled
 from whorl.probes.recording import Recorder, past_of
 from whorl.probes.watch import Recent
 from whorl.store import Store
+from whorl.tests.checks import not_none
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.apart import process
 from whorl.tests.probes.changing import PATIENCE_S, uuids
@@ -169,8 +170,7 @@ def test_an_interrupt_ends_the_processes_and_keeps_what_is_complete(store: Store
         run(store, processes, probes=tuple(a_probe(f"probe-{number}") for number in range(100)))
     timer.join()
     for apart in processes:
-        assert apart._process is not None
-        assert apart._process.returncode == 0, "it ended by itself"
+        assert not_none(apart._process).returncode == 0, "it ended by itself"
     assert all(set(counts) == {"ok"} for counts in outcomes(store).values())
 
 
@@ -184,8 +184,7 @@ def test_without_its_parent_a_process_ends() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
+        child = int(not_none(parent.stdout).readline())
         parent.kill()
     last = time.monotonic() + PATIENCE_S
     while Path(f"/proc/{child}").exists() and time.monotonic() < last:

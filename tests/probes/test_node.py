@@ -15,6 +15,7 @@ from whorl.errors import StoreError
 from whorl.probes.node_watch import NodeWatch
 from whorl.store import Store
 from whorl.store.journal_file import Ticks
+from whorl.tests.checks import not_none
 from whorl.tests.collectors.sampling import as_rows
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.changing import PATIENCE_S
@@ -78,8 +79,7 @@ def test_beside_a_collector_nothing_is_stored_twice(nvml: NvmlLibrary, store: St
     command = [sys.executable, "-m", "whorl", "collect", "--store", str(store.root), "--node", "n1", "--interval", "1s"]
     with subprocess.Popen(command, env=nvml.environment(), stderr=subprocess.PIPE, text=True) as collector:
         try:
-            assert collector.stderr is not None
-            assert "collecting" in collector.stderr.readline()
+            assert "collecting" in not_none(collector.stderr).readline()
             with NodeWatch(fed, store, node="n1", interval_s=0.02) as watch:
                 until(lambda: len(fed.rows) > 60)
                 assert "whorl collect writes the telemetry of n1" in watch.notes[0]
@@ -113,8 +113,7 @@ def test_a_store_that_takes_no_more_ends_the_storing_and_not_the_watch(store: St
 def fill_store(watch: NodeWatch) -> None:
     """Let the store of a watch take no more; a closed journal answers as a full disk does."""
     assert watch.failure is None
-    assert watch._journal is not None
-    watch._journal.close()
+    not_none(watch._journal).close()
     until(lambda: watch.failure)
 
 

@@ -23,6 +23,7 @@ from whorl.probes.recording import Recorder
 from whorl.probes.steps import Task
 from whorl.store import Store
 from whorl.store.vocabulary import EndedBy, Outcome
+from whorl.tests.checks import not_none
 from whorl.tests.probes.hand_device import QUICK, HandDevice, a_probe, find
 
 SOAK: Probe = a_probe("soak", kind=Kind.SOAK, suite=None)
@@ -158,9 +159,7 @@ def test_values_that_hang_together_are_worth_fewer() -> None:
     assert interval_of(plain).block == 1
     assert 10 < interval_of(joined).block < 40  # (1 + 0.9) / (1 - 0.9) = 19 for an autoregression
     narrow, wide = interval_of(plain).relative, interval_of(joined).relative
-    assert narrow is not None
-    assert wide is not None
-    assert wide > 2 * narrow
+    assert not_none(wide) > 2 * not_none(narrow)
 
 
 def test_a_drift_is_never_settled() -> None:

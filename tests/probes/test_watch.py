@@ -9,6 +9,7 @@ import pytest
 
 from whorl.probes.watch import FAST_S, Recent, power_between_renewals
 from whorl.store.journal_file import Ticks
+from whorl.tests.checks import not_none
 
 SECOND = 1_000_000_000
 
@@ -37,8 +38,7 @@ def test_a_window_has_the_medians_of_its_readings() -> None:
     assert window.counter_w is None
     assert window.clock_events is None
     latest = recent.latest("b")
-    assert latest is not None
-    assert (latest.ts_ns, latest.temperature_c) == (4 * SECOND, 39.0)
+    assert (not_none(latest).ts_ns, not_none(latest).temperature_c) == (4 * SECOND, 39.0)
 
 
 def test_the_instantaneous_power_is_the_one_that_counts() -> None:
@@ -83,8 +83,7 @@ def test_clock_events_come_from_counters_where_there_are_and_else_from_bits() ->
         for bits, held in ((0x4 | 0x80, 0), (0x80, 1), (0x4, 2), (0, 3), (0, 4))
     ]
     events = fed(*rows).window("a", 1 * SECOND, 5 * SECOND).clock_events
-    assert events is not None
-    assert dict(events) == pytest.approx({"power_brake": 1.6, "power_cap": 2.0})
+    assert dict(not_none(events)) == pytest.approx({"power_brake": 1.6, "power_cap": 2.0})
     assert fed(*({"clock_event_reasons": 0} for _ in range(3))).window("a", 0, 9 * SECOND).clock_events == {}
 
 
@@ -96,8 +95,7 @@ def test_old_readings_give_way_and_unknown_gpus_have_none() -> None:
     assert recent.window("x", 0, 100 * SECOND).readings == 0
     assert recent.latest("x") is None
     latest = recent.latest("a")
-    assert latest is not None
-    assert latest.ts_ns == 59 * SECOND
+    assert not_none(latest).ts_ns == 59 * SECOND
 
 
 def test_temperature_slope() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from whorl.store.exposition import gpus, text
 from whorl.store.metrics import METRICS
+from whorl.tests.checks import not_none
 from whorl.tests.sizes import count
 
 
@@ -94,8 +95,7 @@ def test_agrees_with_the_parser_of_prometheus_client(
     (theirs,) = next(iter(parser.text_string_to_metric_families(line + "\n"))).samples
     (ours,) = _samples(line)
     assert (ours.series.name, ours.series.labels) == (theirs.name, theirs.labels)
-    assert ours.value is not None
-    assert float(ours.value) == float(theirs.value) or math.isnan(theirs.value)
+    assert float(not_none(ours.value)) == float(theirs.value) or math.isnan(theirs.value)
     if stamp is not None:
         assert ours.stamp_ns == (10**12 + stamp) * 10**6
 
@@ -174,5 +174,4 @@ def test_number_becomes_the_metrics_unit_or_says_why_it_is_none(
     name: str, number: float | None, scaled: tuple[int | None, str]
 ) -> None:
     column = gpus.column(name)
-    assert column is not None
-    assert gpus.scaled(number, column) == scaled
+    assert gpus.scaled(number, not_none(column)) == scaled
