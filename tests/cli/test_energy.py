@@ -134,14 +134,6 @@ def test_energy_of_jobs_and_people_again_by_sql(sampled: Path, by: str) -> None:
     assert reply["total"]["energy_j"] == pytest.approx(sum(row["energy_j"] for row in again), rel=1e-9)
 
 
-def test_what_is_not_there_is_refused_with_what_there_is(sampled: Path) -> None:
-    command = ("energy --store", sampled)
-    sentence = "knows no job 9; it knows 4 jobs, such as 4201, 4202, 4203"
-    assert sentence in calling.refusal(*command, "--job", "9")
-    sentence = "it has some from 2026-03-01 10:00 to 2026-03-01 10:01 UTC"
-    assert sentence in calling.refusal(*command, "--since", "2026-03-02")
-
-
 @pytest.mark.long
 def test_rows_of_several_clusters_can_be_told_apart(tmp_path: Path) -> None:
     """Nodes, users and numbers of jobs recur from one cluster to the next."""

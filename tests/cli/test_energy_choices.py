@@ -11,7 +11,6 @@ import pytest
 
 from whorl.store import Store
 from whorl.tests.analysis.energy.stored import NOON, gpu, job, readings, rows, store_of
-from whorl.tests.cli.calling import refusal
 from whorl.tests.cli.energy_answers import document
 from whorl.tests.conftest import BuiltOnce
 
@@ -108,15 +107,6 @@ def test_the_excess_of_each_gpu_is_that_of_plain_sql(fleet: Path, excess: dict[s
     assert reply["rows"][0]["name"] == "n0/3"
     slow = reply["rows"][0]
     assert slow["held_s"] == pytest.approx(LASTED_S * (1 - 1 / 1.25), rel=1e-2)  # GPU 2 of the same job
-
-
-def test_bad_input_is_one_sentence(fleet: Path) -> None:
-    for line, sentence in (
-        ("excess --cluster nowhere", "has no telemetry of cluster nowhere"),
-        ("quote --job 1", "knows no job 1"),
-        ("quote --job 4241 --since 2030-01-01", "has no telemetry of cluster c in this time"),
-    ):
-        assert sentence in refusal(f"energy {line} --store", fleet)
 
 
 @pytest.mark.long

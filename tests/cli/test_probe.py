@@ -29,6 +29,7 @@ from whorl.kernels.work import Work
 from whorl.probes import catalogue
 from whorl.simulation.models import find_model
 from whorl.store import Store
+from whorl.tests.checks import until
 from whorl.tests.cli.calling import document, refusal, whorl
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probed_fleet import stored
@@ -179,11 +180,7 @@ LONG = [*UNNAMED, "--campaign", "c"]
 def _begin(store: Path, options: Sequence[str] = LONG) -> subprocess.Popen[str]:
     command = [*WHORL, "probe", "run", *options, "--store", str(store)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    last = time.monotonic() + PATIENCE_S
-    while not list((store / "runs").glob("sim-*.parquet")):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < last, "nothing was stored"
-        time.sleep(0.05)
+    until(lambda: [*(store / "runs").glob("sim-*.parquet")], process)
     return process
 
 

@@ -21,6 +21,7 @@ from whorl.analysis.replay.outcome import FIGURES
 from whorl.store.importing import Options, import_file
 from whorl.tests.analysis.replay.making import SCHEDULERS, needs_schedulers
 from whorl.tests.analysis.replay.measured_fleet import NAMES, fleet_store
+from whorl.tests.checks import until
 from whorl.tests.cli import calling
 from whorl.tests.cli.calling import refusal as refused
 from whorl.tests.stores import new_store
@@ -244,10 +245,7 @@ def test_ctrl_c_ends_all_its_processes(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as child:
         try:
             children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
-            deadline = time.monotonic() + 120
-            while len(children.read_text().split()) < 2 and time.monotonic() < deadline:
-                time.sleep(0.1)
-            assert len(children.read_text().split()) >= 2
+            until(lambda: len(children.read_text().split()) >= 2, child)
             time.sleep(2)
             child.send_signal(signal.SIGINT)
             out, err = child.communicate(timeout=60)
@@ -257,10 +255,7 @@ def test_ctrl_c_ends_all_its_processes(tmp_path: Path) -> None:
     assert re.fullmatch(
         r"whorl: interrupted; [\d,]+ of 2,997 replays were done, nothing of them is kept: run the command again\n", err
     )
-    deadline = time.monotonic() + 60
-    while running := alive(child.pid):
-        assert time.monotonic() < deadline, running
-        time.sleep(0.1)
+    until(lambda: not alive(child.pid))
 
 
 def test_columns_of_one_name_are_of_one_figure_and_energy_needs_the_power_of_gpus(jobs: Path) -> None:

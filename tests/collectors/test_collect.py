@@ -13,17 +13,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
+from whorl.tests import checks
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.sizes import count
 from whorl.tests.stores import ask, new_store
 
 PATIENCE_S = 60.0
+until = partial(checks.until, every_s=0.4)  # looking costs more than waiting
 WHORL = [sys.executable, "-m", "whorl", "collect"]
 
 
@@ -53,14 +56,6 @@ def collecting(
         finally:
             if process.poll() is None:
                 process.kill()
-
-
-def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    last = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < last, "it did not come to pass"
-        time.sleep(0.4)  # looking costs more than waiting
 
 
 def rows(store: Path) -> int:

@@ -295,9 +295,7 @@ def test_a_collector_ends_when_it_is_told_to_while_the_engine_hangs(stopped_engi
     command = [sys.executable, "-m", "whorl", "collect", "--backend", f"dcgm:host={engine.address}", "--node", "n1"]
     command += ["--interval", "0.1", "--store", str(store.root)]
     with subprocess.Popen(command, env=engine.environment(), stderr=subprocess.PIPE, text=True) as process:
-        last = time.monotonic() + 60
-        while not store.sql("select ts from telemetry limit 1") and time.monotonic() < last:
-            time.sleep(0.2)
+        until(lambda: len(store.sql("select ts from telemetry limit 1")))
         with engine.frozen():
             time.sleep(1.2)  # it asks once a second
             process.send_signal(signal.SIGTERM)

@@ -23,11 +23,22 @@ from whorl.tests.dcgm_library import DcgmEngine, DcgmLibrary, real_engine
 EVERY_S = 0.05
 
 
+_OPEN: list[Dcgm] = []
+
+
+@pytest.fixture(autouse=True)
+def _ends_closed() -> Iterator[None]:
+    yield
+    while _OPEN:
+        _OPEN.pop().close()
+
+
 class Ticks:
     """What a backend gave so far, as its loop asks it: every tenth tick reads the slow metrics too."""
 
     def __init__(self, backend: Dcgm) -> None:
         self.backend = backend
+        _OPEN.append(backend)
         self.readings: list[Reading] = []
         self.events: list[Event] = []
         self.gpus = [device.gpu for device in backend.devices()]
@@ -114,11 +125,9 @@ def test_every_gpu_has_the_latest_values_of_each_tick(four: DcgmEngine, backend:
 
 
 def test_nothing_new_is_no_reading(four: DcgmEngine) -> None:
-    backend = Dcgm(host=four.address, interval_s=10.0)
-    ticks = Ticks(backend).tick()
+    ticks = Ticks(Dcgm(host=four.address, interval_s=10.0)).tick()
     assert [len(ticks.ts(device)) for device in range(4)] == [1, 1, 1, 1]
     assert len(ticks.tick(3).readings) == 4
-    backend.close()
 
 
 def test_values_are_those_of_the_driver_in_the_units_of_telemetry(four: DcgmEngine, backend: Dcgm) -> None:
@@ -178,25 +187,21 @@ def test_without_permission_for_profiling_the_other_metrics_come(stopped_engine:
     stopped_engine.write("profiling -29")
     stopped_engine.start()
     stopped_engine.bindings()
-    backend = Dcgm(host=stopped_engine.address, interval_s=EVERY_S)
-    ticks = Ticks(backend).tick(12)
+    ticks = Ticks(Dcgm(host=stopped_engine.address, interval_s=EVERY_S)).tick(12)
     assert len(ticks.ts(1)) > 4
     (event,) = [event for event in ticks.events if event.kind == EventKind.NOT_PERMITTED]
     assert (event.gpu, event.metric) == (None, None)
     assert "NVreg_RestrictProfilingToAdminUsers=0" in event.detail
     assert ticks.known("sm_active_ppm", 1) == []
     assert ticks.known("power_limit_mw", 1)
-    backend.close()
 
 
 def test_a_gpu_without_profiling_fields_costs_the_others_nothing(engine: DcgmEngine) -> None:
     engine.nvml.write("gpus 3", "model H100", "load 10 1", "gpu 1 deny 3 nvmlGpmQueryDeviceSupport")
     engine.restart()
     engine.bindings()
-    backend = Dcgm(host=engine.address, interval_s=EVERY_S, slow_s=10 * EVERY_S)
-    ticks = Ticks(backend)
+    ticks = Ticks(Dcgm(host=engine.address, interval_s=EVERY_S, slow_s=10 * EVERY_S))
     ticks.until(lambda: ticks.known("sm_active_ppm", 0) and ticks.known("sm_active_ppm", 2))
-    backend.close()
     assert ticks.known("power_mw", 1)
     assert ticks.known("sm_active_ppm", 1) == []
     (event,) = [event for event in ticks.events if event.kind == EventKind.NOT_SUPPORTED]
@@ -213,11 +218,9 @@ def test_a_field_that_the_engine_refuses_costs_only_itself(
     stopped_engine.nvml.write("gpus 2")
     stopped_engine.start()
     stopped_engine.bindings()
-    backend = Dcgm(host=stopped_engine.address, interval_s=EVERY_S)
-    ticks = Ticks(backend).tick(4)
+    ticks = Ticks(Dcgm(host=stopped_engine.address, interval_s=EVERY_S)).tick(4)
     assert ticks.known("power_mw", 1)
     assert {reading.statuses[ROW["power_average_mw"]] for reading in ticks.of(1)} == {Status.UNSUPPORTED}
-    backend.close()
 
 
 def test_a_value_that_is_old_is_none(backend: Dcgm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,15 +262,13 @@ def test_another_client_that_watches_faster_changes_neither_our_readings_nor_its
     other = Other(four)
     other.watch([156, 155], 10_000)
     time.sleep(0.3)
-    backend = Dcgm(host=four.address, interval_s=EVERY_S)
     began = time.time_ns()
-    ticks = Ticks(backend).tick(8)
+    ticks = Ticks(Dcgm(host=four.address, interval_s=EVERY_S)).tick(8)
     assert ticks.ts(0)[0] >= began - 1000  # nothing of what was sampled for the other before
     assert len(ticks.ts(0)) <= 8
     before = other.count()
     time.sleep(1.0)
     assert other.count() > before + 25  # 20, if it had our rate now, and 100 where the engine has the time
-    backend.close()
     other.close()
 
 
@@ -308,10 +309,8 @@ def test_health_checks_that_do_not_work_cost_no_reading(four: DcgmEngine, monkey
     only_ours(four)
     monkeypatch.setattr(dcgm, "_HEALTH_S", 0.05)
     four.write("refuse -3 HealthCheck")
-    backend = Dcgm(host=four.address, interval_s=EVERY_S)
-    ticks = Ticks(backend)
+    ticks = Ticks(Dcgm(host=four.address, interval_s=EVERY_S))
     ticks.until(lambda: len(ticks.ts(0)) > 2 and EventKind.NOT_SUPPORTED in ticks.kinds()).tick(2)
-    backend.close()
     (event,) = [event for event in ticks.events if event.kind == EventKind.NOT_SUPPORTED]
     assert event.detail.startswith("the engine's health checks do not work: ")
 
@@ -341,10 +340,8 @@ def test_an_engine_within_the_process_is_the_last_resort(dcgm: DcgmLibrary, monk
     dcgm.bindings()
     monkeypatch.setattr(connection, "LOCAL", "127.0.0.1:1")
     monkeypatch.setattr(connection, "LOCAL_SOCKET", "/nowhere")
-    backend = Dcgm(interval_s=EVERY_S)
-    ticks = Ticks(backend)
+    ticks = Ticks(Dcgm(interval_s=EVERY_S))
     ticks.until(lambda: len(ticks.ts(1)) > 2)
-    backend.close()
     (event,) = [event for event in ticks.events if event.kind == EventKind.SOURCE_VERSION]
     assert "within this process" in event.detail
 
@@ -353,10 +350,8 @@ def test_a_unix_socket_is_another_way_to_the_engine(stopped_engine: DcgmEngine) 
     stopped_engine.nvml.write("gpus 1")
     stopped_engine.start(unix=True)
     stopped_engine.bindings()
-    backend = Dcgm(socket=str(stopped_engine.socket), interval_s=EVERY_S)
-    ticks = Ticks(backend)
+    ticks = Ticks(Dcgm(socket=str(stopped_engine.socket), interval_s=EVERY_S))
     ticks.until(lambda: len(ticks.ts(0)) > 2)
-    backend.close()
 
 
 @pytest.mark.parametrize(

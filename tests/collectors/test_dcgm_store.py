@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from whorl.cli import cli
 from whorl.store import Store
 from whorl.tests.analysis.energy.stored import meters
+from whorl.tests.checks import until
 from whorl.tests.dcgm_library import DcgmEngine
 from whorl.tests.stores import ask, new_store
 
@@ -45,11 +46,8 @@ def collecting(engine: DcgmEngine, store: Path) -> Iterator[subprocess.Popen[str
     command = [sys.executable, "-m", "whorl", *options(engine, store)]
     with subprocess.Popen(command, env=engine.environment(), stderr=subprocess.PIPE, text=True) as process:
         try:
-            rows, last = len(ask(store, "from telemetry")), time.monotonic() + PATIENCE_S
-            while len(ask(store, "from telemetry")) <= rows:
-                assert process.poll() is None, process.stderr.read() if process.stderr else ""
-                assert time.monotonic() < last, "nothing is stored"
-                time.sleep(0.1)
+            rows = len(ask(store, "from telemetry"))
+            until(lambda: len(ask(store, "from telemetry")) > rows, process, every_s=0.1)
             yield process
         finally:
             process.kill()

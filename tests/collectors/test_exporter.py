@@ -481,21 +481,16 @@ def test_addresses_without_a_server() -> None:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/metrics"
         with pytest.raises(InputError, match="nothing listens there"):
             Read(url).open()
-    with pytest.raises(InputError, match=r"its host is not known .*; check the name"):
-        Read("http://no-such-host.invalid:9400").open()
-    with pytest.raises(InputError, match="its host cannot be a name; check it"):
-        Read("http://node..site:9400").open()
-
-
-@pytest.mark.parametrize("url", ["node:9400", "ftp://node/metrics", "http://", "http://node:x/", "http://no de/", ""])
-def test_url_that_is_none(url: str) -> None:
-    with pytest.raises(InputError, match="is no address of a page; an example is http://localhost:9400/metrics"):
-        Read(url).open()
-
-
-def test_no_url_asks_for_one() -> None:
-    with pytest.raises(InputError, match="write prometheus:url="):
-        Read().open()
+    no_address = "is no address of a page; an example is http://localhost:9400/metrics"
+    urls = ("node:9400", "ftp://node/metrics", "http://", "http://node:x/", "http://no de/", "")
+    for addresses, sentence in (
+        (["http://no-such-host.invalid:9400"], r"its host is not known .*; check the name"),
+        (["http://node..site:9400"], "its host cannot be a name; check it"),
+        *(([url], no_address) for url in urls),
+        ([], "write prometheus:url="),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            Read(*addresses).open()
 
 
 def test_password_is_sent_and_never_shown(pages: Pages, exporter: Exporter) -> None:

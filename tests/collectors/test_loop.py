@@ -129,6 +129,19 @@ class Scripted(Backend):
         return self._script.last
 
 
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    """Lets what hangs go on, at the end of the test at the latest."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def hanging(released: threading.Event, *readings: Reading) -> Callable[[], list[Reading | Event]]:
+    """A step that hangs until it is released."""
+    return lambda: [*readings] if released.wait(20) else []
+
+
 def power(gpu: str, ts_ns: int, mw: int = 300_000) -> Reading:
     return reading(gpu, ts_ns, power_mw=mw)
 
@@ -255,10 +268,9 @@ def test_a_gpu_without_a_clock_of_its_own_that_is_not_listed_has_a_row_at_every_
 
 
 def test_events_of_the_source_and_of_asides_are_stored_also_beside_one_that_hangs(
-    monkeypatch: pytest.MonkeyPatch,
+    released: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whorl.collectors.sampler._LEAVING_S", 0.5)
-    released = threading.Event()
 
     class Hanging:
         interval_s = 60.0
@@ -278,8 +290,6 @@ def test_events_of_the_source_and_of_asides_are_stored_also_beside_one_that_hang
     xid = Event(EventKind.XID, "GPU-b", "XID 79: the GPU has fallen off the bus", T0, code=79)
     last = Event(EventKind.HEALTH, "GPU-a", "all in all", T0, code=2)
     kept = played(Script([[power("GPU-a", T0), xid]], last=[last]), asides=[Hanging(), Log()])
-    assert not released.is_set()
-    released.set()
     events = [(e["kind"], e["gpu"], e["code"], e["n"], e["node"]) for e in kept.events]
     assert ("xid", "GPU-b", 79, None, "n") in events
     assert ("health", "GPU-a", 2, None, "n") in events
@@ -336,14 +346,9 @@ def test_a_source_that_is_gone_is_one_event_and_is_tried_once_a_second_until_it_
     assert 6 <= script.looks <= 8
 
 
-def test_a_source_that_hangs_is_left_and_another_connection_goes_on() -> None:
-    released = threading.Event()
-
-    def hang() -> list[Reading | Event]:
-        released.wait(20)
-        return [power("GPU-a", T0 + 77 * SECOND)]
-
-    script = Script([[power("GPU-a", T0)], hang, [power("GPU-a", T0 + SECOND)], [power("GPU-a", T0 + 2 * SECOND)]])
+def test_a_source_that_hangs_is_left_and_another_connection_goes_on(released: threading.Event) -> None:
+    hang, *shown = (power("GPU-a", T0 + second * SECOND) for second in (77, 0, 1, 2))
+    script = Script([[shown[0]], hanging(released, hang), [shown[1]], [shown[2]]])
     with sampling(script.backend(), fresh=script.backend, hung_s=0.5, slow_s=60.0) as running:
         running.until(lambda: len(running.kept.rows) == 3)
         assert running.sampler.stuck_in
@@ -358,44 +363,31 @@ def test_a_source_that_hangs_is_left_and_another_connection_goes_on() -> None:
     assert script.made == 2
 
 
-def test_a_source_that_hangs_whenever_it_is_asked_ends_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_hangs_whenever_it_is_asked_ends_the_collector(
+    released: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sampler, "_MOST_HANGING", 3)
-    released = threading.Event()
-
-    def hang() -> list[Reading | Event]:
-        released.wait(20)
-        return []
-
-    script, kept = Script([hang, hang, hang]), Kept()
+    script, kept = Script([hanging(released)] * 3), Kept()
     loop = sampler_of(script.backend(), kept, fresh=script.backend, hung_s=0.1)
     with pytest.raises(DeviceError, match=r"scripted: 3 connections hang, one after the other; restart"):
         loop.run()
-    released.set()
     assert [kind for kind in kept.kinds() if kind != "missed_ticks"] == ["hung"]
 
 
 @pytest.mark.parametrize("where", ["read", "close"])
-def test_a_hanging_source_does_not_keep_it_from_ending(where: str) -> None:
-    released = threading.Event()
-
-    def hang() -> list[Reading | Event]:
-        released.wait(20)
-        return [power("GPU-a", T0)]
-
+def test_a_hanging_source_does_not_keep_it_from_ending(where: str, released: threading.Event) -> None:
+    hang = hanging(released, power("GPU-a", T0))
     script = Script([hang] if where == "read" else [], leave=released.wait if where == "close" else lambda: None)
     with sampling(script.backend(), fresh=script.backend, hung_s=1.0) as running:
         running.until(lambda: script.asked)
     assert running.sampler.stuck_in
-    released.set()
     assert not running.kept.rows
 
 
 # The recorder
 
 
-def test_identities_that_take_long_to_store_cost_no_tick() -> None:
-    released = threading.Event()
-
+def test_identities_that_take_long_to_store_cost_no_tick(released: threading.Event) -> None:
     class Slow(Kept):
         def identify(self, devices: Sequence[Device], seen_ns: int) -> None:
             released.wait(20)
@@ -434,22 +426,15 @@ def test_a_store_that_takes_no_more_ends_it() -> None:
 
 
 def test_collect_ends_at_once_where_nothing_but_a_new_process_helps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, released: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if the library of the source would wait for its threads when a process ends."""
-    released = threading.Event()
-
-    def hang() -> list[Reading | Event]:
-        released.wait(20)
-        return []
-
     left: list[int] = []
-    script = Script([[power("GPU-a", T0)], hang, hang])
+    script = Script([[power("GPU-a", T0)], hanging(released), hanging(released)])
     register(monkeypatch, script.backend)
     monkeypatch.setattr("whorl.collectors.collect.os._exit", left.append)
     monkeypatch.setattr(sampler, "_MOST_HANGING", 2)
     done = collected(tmp_path / "S", "--set", "hung=0.12")
-    released.set()
     assert left == [6]
     assert "scripted: 2 connections hang, one after the other" in done.stderr
     found = Store.open(tmp_path / "S")

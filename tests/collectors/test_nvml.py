@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pynvml
@@ -129,8 +129,19 @@ def sweep(backend: Nvml, devices: Sequence[Device], *, slow: bool = True) -> lis
     return [values_of(reading) for reading in found if isinstance(reading, Reading)]
 
 
+_OPEN: list[Nvml] = []
+
+
+@pytest.fixture(autouse=True)
+def _ends_closed() -> Iterator[None]:
+    yield
+    while _OPEN:
+        _OPEN.pop().close()
+
+
 def opened() -> tuple[Nvml, list[Device]]:
-    backend = Nvml()
+    """A backend that is closed when the test ends, and what it lists."""
+    _OPEN.append(backend := Nvml())
     return backend, backend.devices()
 
 
@@ -169,7 +180,6 @@ def test_every_value_is_what_the_binding_answers(nvml: NvmlLibrary, model: str) 
         assert [row["nvlink_replays"] for row in rows] == [0, 3 * 18, 0]
     assert all(0 < row["encoder_utilization"] < row["decoder_utilization"] for row in rows)
     assert sweep(backend, devices, slow=False)[0].keys() < rows[0].keys()
-    backend.close()
 
 
 def test_the_costly_look_at_the_inforom_is_made_once_in_many_slow_readings(nvml: NvmlLibrary) -> None:
@@ -181,7 +191,6 @@ def test_the_costly_look_at_the_inforom_is_made_once_in_many_slow_readings(nvml:
     assert (first["inforom_valid"], second["inforom_valid"]) == (1, None)
     assert nvml.calls("nvmlDeviceValidateInforom") == made
     assert second["ecc_corrected"] == 0
-    backend.close()
 
 
 @pytest.mark.parametrize(("model", "window"), [("V100", 10), ("A100", 25), ("H100", 1000), ("H200", 1000)])
@@ -192,7 +201,6 @@ def test_what_the_power_reading_averages_over_goes_by_the_architecture(
     backend, devices = opened()
     assert sweep(backend, devices)[0]["power_window_ms"] == window
     assert backend.period_ms == (20 if model == "V100" else 100)
-    backend.close()
 
 
 def test_the_age_of_a_reading_is_from_the_drivers_stamp(nvml: NvmlLibrary) -> None:
@@ -206,7 +214,6 @@ def test_the_age_of_a_reading_is_from_the_drivers_stamp(nvml: NvmlLibrary) -> No
     old = time.time() - value.timestamp / 1e6
     assert all(0 <= age < 600_000 for age in ages)
     assert old < 0.6
-    backend.close()
 
 
 def test_a_stamp_of_another_clock_is_no_age(nvml: NvmlLibrary) -> None:
@@ -215,7 +222,6 @@ def test_a_stamp_of_another_clock_is_no_age(nvml: NvmlLibrary) -> None:
     row = sweep(backend, devices)[0]
     assert row["power_age_us"] is None
     assert row["power_instant_mw"] is not None
-    backend.close()
 
 
 def test_power_of_the_module_is_taken_where_there_is_no_other_and_said(nvml: NvmlLibrary) -> None:
@@ -227,25 +233,22 @@ def test_power_of_the_module_is_taken_where_there_is_no_other_and_said(nvml: Nvm
     backend.devices()
     found = [*backend.read([devices[0].gpu], slow=False), *backend.read([devices[0].gpu], slow=False)]
     assert told(found, EventKind.MODULE_POWER) == []
-    backend.close()
 
 
 def test_identities(nvml: NvmlLibrary) -> None:
     nvml.write("gpus 2", "model H100")
-    backend, devices = opened()
+    _, devices = opened()
     for index, device in enumerate(devices):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         row = device.row
         assert device.gpu == row["uuid"] == pynvml.nvmlDeviceGetUUID(handle)
         assert row["serial"] == pynvml.nvmlDeviceGetSerial(handle)
         assert row["pci_bus_id"] == pynvml.nvmlDeviceGetPciInfo(handle).busId
-        assert row["power_limit_min_mw"], row["power_limit_max_mw"] == (
-            pynvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
-        )
+        limits_mw = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
+        assert [row["power_limit_min_mw"], row["power_limit_max_mw"]] == limits_mw
         assert (row["nvml_index"], row["driver"]) == (index, pynvml.nvmlSystemGetDriverVersion())
         assert None not in (row["model"], row["vbios"], row["memory_total"], row["sm_clock_max_mhz"])
         assert row["temperature_max_operating_c"] < row["temperature_slowdown_c"] < row["temperature_shutdown_c"]
-    backend.close()
 
 
 @pytest.mark.parametrize(
@@ -281,7 +284,6 @@ def test_a_field_is_read_by_the_type_that_the_driver_names(
     assert after[1] | {"inforom_valid": 1} == before[1]
     nvml.remove(f"gpu 0 answer {field} {kind} {raw}")
     assert sweep(backend, devices)[0][name] == before[0][name]
-    backend.close()
 
 
 def test_a_return_code_that_nvml_does_not_have_yet_is_a_failure(nvml: NvmlLibrary) -> None:
@@ -291,7 +293,6 @@ def test_a_return_code_that_nvml_does_not_have_yet_is_a_failure(nvml: NvmlLibrar
     (reading,) = [r for r in backend.read([devices[0].gpu], slow=False) if isinstance(r, Reading)]
     expected = {"power_mw": Status.FAILED, "energy_mj": Status.FAILED, "power_instant_mw": Status.DENIED}
     assert {name: reading.statuses[ROW[name]] for name in expected} == expected
-    backend.close()
 
 
 def test_reading_changes_nothing_and_never_waits_for_pcie(nvml: NvmlLibrary) -> None:
@@ -326,7 +327,6 @@ def test_a_driver_without_a_field_or_a_new_function_is_asked_the_older_way(nvml:
                 structure = None if index == 0 else pynvml.nvmlMemory_v2
                 memory = pynvml.nvmlDeviceGetMemoryInfo(handles[index], structure)
                 assert (row["memory_used"], row["memory_free"]) == (memory.used, memory.free)
-    backend.close()
 
 
 def test_a_driver_that_refuses_a_whole_call_for_one_field_still_gives_the_others(nvml: NvmlLibrary) -> None:
@@ -346,7 +346,6 @@ def test_a_driver_that_refuses_a_whole_call_for_one_field_still_gives_the_others
         assert second["power_average_mw"] is None
         assert first["energy_mj"] == answer(pynvml.nvmlDeviceGetHandleByIndex(0), 83)
         assert second["energy_mj"] == answer(pynvml.nvmlDeviceGetHandleByIndex(1), energy_of)
-    backend.close()
 
 
 def test_a_driver_without_events_says_so_once(nvml: NvmlLibrary) -> None:
@@ -357,7 +356,6 @@ def test_a_driver_without_events_says_so_once(nvml: NvmlLibrary) -> None:
     backend.devices()
     found += told([*backend.read(gpus, slow=False)], EventKind.NOT_SUPPORTED)
     assert [event.gpu for event in found] == [None]
-    backend.close()
 
 
 def test_mig_instances_have_names_and_memory_and_no_power(nvml: NvmlLibrary) -> None:
@@ -385,7 +383,6 @@ def test_mig_instances_have_names_and_memory_and_no_power(nvml: NvmlLibrary) -> 
     devices = backend.devices()
     assert [d.gpu for d in devices] == [d.gpu for d in whole]
     assert sweep(backend, devices)[1]["utilization"] is not None
-    backend.close()
 
 
 def test_texts_of_the_driver_that_are_no_utf8_are_kept(nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,11 +394,10 @@ def test_texts_of_the_driver_that_are_no_utf8_are_kept(nvml: NvmlLibrary, monkey
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetName", name)
     monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", pynvml.convertStrBytes(lambda: b"580\xfe"))
-    backend, devices = opened()
+    _, devices = opened()
     assert [(d.row["model"], d.row["driver"]) for d in devices] == [
         ("NVIDIA \N{REPLACEMENT CHARACTER} H100", "580\N{REPLACEMENT CHARACTER}")
     ] * 2
-    backend.close()
 
 
 # Coming and going
@@ -432,7 +428,6 @@ def test_a_gpu_that_only_a_new_session_shows_is_found_now_and_then(nvml: NvmlLib
     assert nvml.calls("nvmlInitWithFlags") == sessions + 1
     nvml.write("gpus 2", "model H100")
     assert backend.devices() == devices
-    backend.close()
 
 
 @pytest.mark.parametrize("refusal", ["deny 16", "deny 16 nvmlDeviceGetFieldValues nvmlDeviceGetPowerUsage"])
@@ -449,7 +444,6 @@ def test_a_gpu_that_needs_a_reset_is_there_and_says_so(nvml: NvmlLibrary, refusa
     nvml.write("gpus 2", "model H100")
     backend.devices()
     assert sweep(backend, devices)[1]["power_mw"]
-    backend.close()
 
 
 # XIDs
@@ -503,7 +497,6 @@ def test_an_xid_of_an_unknown_handle_is_named_by_its_pci_address(
     assert [(event.gpu, event.code, event.pci_bus_id) for event in found] == [
         (devices[1].gpu, 48, devices[1].row["pci_bus_id"])
     ]
-    backend.close()
 
 
 def test_a_flood_of_xids_is_read_on_at_the_next_look_and_looks_are_a_second_apart(
@@ -520,7 +513,6 @@ def test_a_flood_of_xids_is_read_on_at_the_next_look_and_looks_are_a_second_apar
     second = told(list(backend.read(gpus, slow=False)), EventKind.XID)
     assert [event.code for event in first + second] == list(range(13, 113))
     assert 0 < len(second) < len(first)
-    backend.close()
 
 
 # The library of the tests

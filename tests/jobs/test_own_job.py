@@ -23,7 +23,7 @@ from whorl.collectors.job_readings import GpusTakenError, JobPart
 from whorl.errors import InputError
 from whorl.store.schema import arrow_rows
 from whorl.store.system import children
-from whorl.tests.checks import not_none
+from whorl.tests.checks import not_none, until
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probed_fleet import BEGAN_NS, stored
 from whorl.tests.stores import new_store
@@ -152,10 +152,7 @@ def test_the_summary_does_not_wait_for_a_command_that_does_not_end(monkeypatch: 
         assert not command.ended()
         time.sleep(0.2)  # until it has its trap
         os.kill(os.getpid(), signal.SIGTERM)
-        last = time.monotonic() + PATIENCE_S
-        while not command.ended():
-            assert time.monotonic() < last
-            time.sleep(0.02)
+        until(command.ended)
         assert command.status is None
         not_none(command._process).kill()
         assert command.wait() == 128 + signal.SIGKILL

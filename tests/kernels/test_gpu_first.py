@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from whorl.kernels.cupy_device import CupyDevice
 from whorl.kernels.cupy_loaded import CupyLoaded
 from whorl.kernels.work import Kernel, Work
 from whorl.probes.effort import EFFORTS
+from whorl.tests.checks import until
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.fake_cupy import FakeRuntime
 from whorl.tests.kernels.test_arithmetic import small_work
@@ -102,9 +102,7 @@ def test_a_phase_that_fails_hangs_or_is_killed_costs_only_itself_and_kernels_go_
 def test_a_command_that_is_ended_leaves_what_there_is_and_no_process(tmp_path: Path) -> None:
     process = started({"ncu": "hangs"}, tmp_path / "ended", stderr=subprocess.PIPE)
     out = tmp_path / "ended" / "first.json"
-    last = time.monotonic() + 60
-    while not out.exists() and time.monotonic() < last:
-        time.sleep(0.05)
+    until(out.exists)
     process.send_signal(signal.SIGTERM)
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -27,10 +27,10 @@ from whorl.probes.node import run_gpus, shuffled
 from whorl.probes.recording import Recorder, past_of
 from whorl.probes.watch import Recent
 from whorl.store import Store
-from whorl.tests.checks import not_none
+from whorl.tests.checks import not_none, until
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.apart import process
-from whorl.tests.probes.changing import PATIENCE_S, uuids
+from whorl.tests.probes.changing import uuids
 from whorl.tests.probes.hand_device import FACTS, QUICK, HandDevice, a_probe, find
 
 TWO = (a_probe("one"), a_probe("two"))
@@ -186,7 +186,4 @@ def test_without_its_parent_a_process_ends() -> None:
     ) as parent:
         child = int(not_none(parent.stdout).readline())
         parent.kill()
-    last = time.monotonic() + PATIENCE_S
-    while Path(f"/proc/{child}").exists() and time.monotonic() < last:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{child}").exists()
+    until(lambda: not Path(f"/proc/{child}").exists())

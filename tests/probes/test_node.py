@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from whorl.errors import StoreError
 from whorl.probes.node_watch import NodeWatch
 from whorl.store import Store
 from whorl.store.journal_file import Ticks
-from whorl.tests.checks import not_none
+from whorl.tests.checks import not_none, until
 from whorl.tests.collectors.sampling import as_rows
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.changing import PATIENCE_S
@@ -33,13 +31,6 @@ class Fed:
 
     def of(self, gpu: str) -> list[dict[str, Any]]:
         return [row for row in list(self.rows) if row["gpu"] == gpu]
-
-
-def until(reached: Callable[[], object]) -> None:
-    last = time.monotonic() + PATIENCE_S
-    while not reached():
-        assert time.monotonic() < last, "it did not come"
-        time.sleep(0.01)
 
 
 def stored(store: Store, columns: str) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from whorl.errors import DeviceError, InputError
 from whorl.probes.settings import Settings, restore_left_over
 from whorl.store.events import Event
 from whorl.store.vocabulary import EventKind
+from whorl.tests.checks import until
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.changing import PATIENCE_S, assert_as_before, clock_mhz, limit_w, notes, process_with_settings
 
@@ -258,10 +259,7 @@ def test_killed_in_the_middle_of_changing(gpus: list[str], nvml: NvmlLibrary, st
         f"with Settings({gpus!r}, lock_clock_mhz=900, power_limit_w=300):\n    pass"
     )
     process = subprocess.Popen([sys.executable, "-c", program], env=nvml.environment(WHORL_STATE=str(state)))
-    last = time.monotonic() + PATIENCE_S
-    while (process.pid, function) not in nvml.setters() or limit_w(gpus[0]) != 300:
-        assert time.monotonic() < last
-        time.sleep(0.02)
+    until(lambda: (process.pid, function) in nvml.setters() and limit_w(gpus[0]) == 300)
     time.sleep(0.05)  # now it hangs at the second GPU
     process.kill()
     process.wait()

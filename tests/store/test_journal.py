@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from whorl.store import Store, journal, journal_file, sealing
 from whorl.store.journal import Journal
 from whorl.store.schema import TABLES
 from whorl.store.system import children, files
+from whorl.tests.checks import until
 from whorl.tests.store.frozen.make import rows_of
 from whorl.tests.store.journaler import (
     BEGAN,
@@ -93,13 +92,6 @@ def test_a_journal_or_a_store_that_was_removed_is_no_traceback(store: Store) -> 
 
 
 # -- the thread -------------------------------------------------------------------------------------------------
-
-
-def until(condition: Callable[[], bool]) -> None:
-    last = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < last
-        time.sleep(0.02)
 
 
 @pytest.mark.long(short=1)
