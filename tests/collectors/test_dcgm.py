@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+import signal
+import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from whorl.cli import cli
 from whorl.collectors.backend import Reading, Status
+from whorl.collectors.dcgm import bindings as looking
 from whorl.collectors.dcgm import connection, dcgm
-from whorl.collectors.dcgm.connection import find_entities
-from whorl.collectors.dcgm.dcgm import Dcgm
+from whorl.collectors.dcgm.bindings import BLANK, BLANK_DOUBLE, find_bindings
+from whorl.collectors.dcgm.connection import Value, find_entities
+from whorl.collectors.dcgm.dcgm import Dcgm, decode
 from whorl.errors import InputError
+from whorl.store import Store
 from whorl.store.events import Event
 from whorl.store.metrics import FAST, METRICS, ROW
 from whorl.store.vocabulary import EventKind
-from whorl.tests.checks import not_none
+from whorl.tests.analysis.energy.stored import meters
+from whorl.tests.checks import not_none, until
 from whorl.tests.dcgm_library import DcgmEngine, DcgmLibrary, real_engine
+from whorl.tests.stores import ask, new_store
 
 EVERY_S = 0.05
 
@@ -450,3 +464,220 @@ class Other:
             if one is not None:
                 one.Delete()
         self.handle.Shutdown()
+
+
+# -- to the store ------------------------------------------------------------------------------------------------------
+# From a DCGM engine to the store, as `whorl collect --backend dcgm` runs: nothing twice, true joules, events.
+
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def two(engine: DcgmEngine, monkeypatch: pytest.MonkeyPatch) -> DcgmEngine:
+    """An engine with two H100s that work every other second; this process asks it ten times a second."""
+    monkeypatch.setattr("whorl.collectors.dcgm.dcgm._HEALTH_S", 0.3)
+    monkeypatch.setenv("WHORL_NVML_CONTROL", str(engine.nvml.control))  # for what is true
+    engine.nvml.write("gpus 2", "model H100", "load 2 0.5")
+    engine.restart()
+    engine.bindings()
+    return engine
+
+
+def options(engine: DcgmEngine, store: Path) -> list[str]:
+    where = ["--backend", f"dcgm:host={engine.address}", "--node", "n1"]
+    return ["collect", *where, "--interval", "0.1", "--store", str(store)]
+
+
+@contextmanager
+def collecting(engine: DcgmEngine, store: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that collects, and has stored something."""
+    command = [sys.executable, "-m", "whorl", *options(engine, store)]
+    with subprocess.Popen(command, env=engine.environment(), stderr=subprocess.PIPE, text=True) as process:
+        try:
+            rows = len(ask(store, "from telemetry"))
+            until(lambda: len(ask(store, "from telemetry")) > rows, process, every_s=0.1)
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.long
+def test_a_killed_collector_keeps_what_it_stored_and_a_second_one_doubles_nothing(
+    two: DcgmEngine, tmp_path: Path
+) -> None:
+    store = tmp_path / "S"
+    new_store(store)
+    # Another client has the engine go on and keep what it sampled, so the second collector could read it again.
+    pydcgm, _, structs = two.bindings()
+    handle = pydcgm.DcgmHandle(ipAddress=two.address, timeoutMs=2000)
+    group = pydcgm.DcgmGroup(handle, groupName="other", groupType=structs.DCGM_GROUP_DEFAULT)
+    fields = pydcgm.DcgmFieldGroup(handle, "other", [155, 156, 100, 150])
+    group.samples.WatchFields(fields, 100_000, 60.0, 0)
+    every = "select gpu, epoch_ns(ts) ts, power_mw, energy_mj from telemetry order by ts, gpu"
+    with collecting(two, store) as process:
+        time.sleep(0.5)
+        before = ask(store, every)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with collecting(two, store) as process:
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=PATIENCE_S)[1]
+    for one in (fields, group):
+        one.Delete()
+    handle.Shutdown()
+    assert process.returncode == 0, said
+    after = ask(store, every)
+    assert len(after) > len(before) > 0
+    assert all(row in after for row in before)
+    assert len({(row["gpu"], row["ts"]) for row in after}) == len(after)
+    stamps = sorted({row["ts"] for row in after})
+    # What was sampled each 0.1 s while nobody collected is the other client's.
+    assert max(later - sooner for sooner, later in itertools.pairwise(stamps)) > 200_000_000
+
+
+@pytest.mark.long
+def test_joules_of_a_window_are_true_although_the_driver_is_slow(two: DcgmEngine, tmp_path: Path) -> None:
+    store = tmp_path / "S"
+    new_store(store)
+    two.nvml.add("latency 300")
+    done = CliRunner().invoke(cli, [*options(two, store), "--duration", "4.5"])
+    assert done.exit_code == 0, done.stderr
+    found = list(meters(Store.open(store)))
+    assert len(found) == 2
+    for number, meter in enumerate(sorted(found, key=lambda one: one.gpu)):
+        since, until = meter.first_ns + 500_000_000, meter.last_ns - 500_000_000
+        assert until - since > 2_000_000_000
+        energy = meter.over([since], [until])
+        true = two.nvml.energy_j(number, until / 1e9) - two.nvml.energy_j(number, since / 1e9)
+        assert true > 300
+        assert energy.energy_j[0] == pytest.approx(true, rel=0.05)  # a busy machine shifts readings; a second is 20 %
+
+
+# -- bindings ----------------------------------------------------------------------------------------------------------
+# Where the bindings of DCGM are looked for, and what DCGM's values mean.
+
+
+MODULES = {
+    "pydcgm": "import DcgmHandle\nimport dcgm_structs\n",
+    "DcgmHandle": "",
+    "dcgm_agent": "import dcgm_structs\n",
+    "dcgm_structs": "class DCGMError(Exception): pass\n",
+}
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As a new process is: without bindings, and with the search path as it was afterwards."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delenv("WHORL_PYDCGM_PATH", raising=False)
+    monkeypatch.setattr(looking, "FOLDERS", ())
+    yield
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def folder(path: Path, **changed: str) -> Path:
+    """A folder as DCGM installs it."""
+    path.mkdir(exist_ok=True)
+    for name, text in (MODULES | changed).items():
+        (path / f"{name}.py").write_text(text)
+    return path
+
+
+@pytest.mark.usefixtures("clean")
+def test_the_folder_in_the_environment_comes_first_then_the_newest_dcgm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, four, three = (folder(tmp_path / name) for name in ("given", "four", "three"))
+    monkeypatch.setattr(looking, "FOLDERS", (str(tmp_path / "absent"), str(four), str(three)))
+    assert find_bindings().folder == str(four)
+    for name in MODULES:
+        del sys.modules[name]
+    monkeypatch.setenv("WHORL_PYDCGM_PATH", str(given))
+    sys.path.remove(str(four))
+    found = find_bindings()
+    assert found.folder == str(given)
+    assert found.pydcgm.__name__ == "pydcgm"
+    assert sys.path[-1] == str(given)  # at the end, where it hides nothing
+
+
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({}, r"WHORL_PYDCGM_PATH is .*, and there is no pydcgm.py in it: give the folder of DCGM's Python bindings"),
+        (
+            {"DcgmHandle": "import nowhere_to_be\n"},
+            r"the DCGM bindings in .* cannot be imported: No module named 'nowhere",
+        ),
+        ({"dcgm_structs": "1 / 0\n"}, r"cannot be imported: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_wrong_folder_in_the_environment_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], says: str
+) -> None:
+    given = folder(tmp_path / "given", **files) if files else tmp_path
+    monkeypatch.setenv("WHORL_PYDCGM_PATH", str(given))
+    with pytest.raises(InputError, match=says):
+        find_bindings()
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_file_that_hides_one_of_the_modules_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, other = folder(tmp_path / "given"), tmp_path / "other"
+    other.mkdir()
+    (other / "dcgm_agent.py").write_text("")
+    monkeypatch.syspath_prepend(str(other))
+    monkeypatch.setenv("WHORL_PYDCGM_PATH", str(given))
+    with pytest.raises(
+        InputError, match=r"other/dcgm_agent.py has the same name as one of its modules and comes first"
+    ):
+        find_bindings()
+
+
+@pytest.mark.usefixtures("clean")
+def test_without_any_bindings_the_sentence_says_where_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "PACKAGE", "no.such.package")
+    with pytest.raises(
+        InputError, match=r"\(pydcgm\) were not found: install DCGM, or give their folder in WHORL_PYDCGM"
+    ):
+        find_bindings()
+
+
+BLANKS = {0: Status.UNREAD, 1: Status.UNSUPPORTED, 2: Status.UNSUPPORTED, 3: Status.DENIED, 9: Status.DENIED}
+
+
+def value(field: int, kind: str, number: float, *, status: int = 0) -> Value:
+    """A value as the engine gives it."""
+    (bits,) = struct.unpack("q", struct.pack("d" if kind == "d" else "q", number))
+    return Value((1, 0), field, ord(kind), status, 5, bits)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (value(155, "d", 123.4567), 123457),
+        (value(156, "i", 2**40), 2**40),
+        (value(252, "i", 3), 3 * 2**20),
+        (value(1002, "d", 0.25), 250_000),
+        (value(150, "i", -4), -4),
+        (value(156, "i", 0x7FFFFFF0), 0x7FFFFFF0),  # a blank of 32 bits is a number only of a counter
+        (value(100, "i", 0x7FFFFFF2), Status.UNSUPPORTED),
+        (value(100, "i", 0x7FFFFFEF), 0x7FFFFFEF),
+        *((value(155, "d", number), Status.FAILED) for number in (float("nan"), float("inf"), float("-inf"))),
+        (value(155, "d", 1e300), Status.DENIED),
+        (value(1002, "d", 1e14), Status.FAILED),  # beyond all in its unit
+        (value(252, "i", 2**50), Status.FAILED),
+        *((value(155, "d", BLANK_DOUBLE + blank), status) for blank, status in BLANKS.items()),
+        *((value(156, "i", BLANK + blank), status) for blank, status in BLANKS.items()),
+        (value(150, "i", 40, status=-6), Status.UNSUPPORTED),
+        (value(150, "i", 40, status=-17), Status.DENIED),
+        (value(150, "i", 40, status=-18), Status.LOST),
+        (value(150, "i", 40, status=-19), Status.NEEDS_RESET),
+        (value(150, "i", 40, status=-16), Status.UNREAD),
+        (value(150, "i", 40, status=-3), Status.FAILED),
+    ],
+)
+def test_a_value_is_a_number_in_the_unit_of_its_column_or_says_why_not(given: Value, expected: int | Status) -> None:
+    assert decode(given) == ((0, expected) if isinstance(expected, Status) else (expected, Status.OK))

@@ -10,9 +10,10 @@ import pytest
 
 from whorl.collectors.backend import Device
 from whorl.collectors.nvml import Nvml
-from whorl.collectors.recording import identity_table
+from whorl.collectors.recording import identify, identity_table
 from whorl.collectors.simulated import Simulated
 from whorl.errors import StoreError
+from whorl.store import Store
 from whorl.store.journal_file import Ticks
 from whorl.tests.collectors.sampling import BUSY, Kept, Running, Turned, sampler_of, sampling
 from whorl.tests.nvml_library import NvmlLibrary
@@ -237,3 +238,30 @@ def test_a_number_that_no_column_of_identities_can_hold_is_null() -> None:
     said = {"memory_total": 2**64 - 1, "power_limit_mw": 2**32 - 1, "slot": 3}  # all bits set: the driver knows none
     (row,) = identity_table([Device("a", said)], "c", "n", 1).select([*said, "gpu"]).to_pylist()
     assert (row["memory_total"], row["power_limit_mw"], row["slot"], row["gpu"]) == (None, None, 3, "a")
+
+
+# -- identities --------------------------------------------------------------------------------------------------------
+# Who GPUs are, as collectors store it.
+
+
+def test_a_card_that_comes_back_is_where_it_was_before(store: Store) -> None:
+    """Two cards change places for a test, and then go back; a driver is installed, and then removed."""
+
+    def told(node: str, gpu: str, at: int, driver: str = "550") -> int:
+        return identify(store, [Device(gpu, {"uuid": gpu, "slot": 0, "driver": driver})], "c", node, 1000 * at)
+
+    def now() -> dict[str, tuple[str, str]]:
+        rows = store.sql("select gpu, name, driver from gpus_now").to_pylist()
+        return {row["gpu"]: (row["name"], row["driver"]) for row in rows}
+
+    usual = {"GPU-a": ("n1/0", "550"), "GPU-b": ("n2/0", "550")}
+    assert told("n1", "GPU-a", 1) + told("n2", "GPU-b", 2) == 2
+    assert told("n1", "GPU-a", 3) + told("n2", "GPU-b", 4) == 0  # both are known
+    assert told("n2", "GPU-a", 5) + told("n1", "GPU-b", 6) == 2
+    assert now() == {"GPU-a": ("n2/0", "550"), "GPU-b": ("n1/0", "550")}
+    assert told("n1", "GPU-a", 7) + told("n2", "GPU-b", 8) == 2
+    assert now() == usual
+    assert told("n1", "GPU-a", 9) + told("n2", "GPU-b", 10) == 0
+    assert told("n1", "GPU-a", 11, driver="560") + told("n1", "GPU-a", 12) == 2
+    assert now() == usual
+    assert told("n1", "GPU-a", 13) == 0

@@ -246,7 +246,7 @@ NOT_ASKED = {
     "campaign run": "sends jobs: tests/slurm/test_campaign.py, on a real Slurm",
     "collect": "reads GPUs until it is stopped: tests/contract/test_collect.py",
     "dashboard": "serves pages until it is stopped: tests/dashboards and tests/browser",
-    "probe prolog": "times what it finds, also of a simulated node: tests/cli/test_prolog.py",
+    "probe prolog": "times what it finds, also of a simulated node: tests/cli/test_probe.py",
     "jobs show": "reads what a job collected of itself: tests/jobs/test_own_job.py",
     "store files": "lists names that say when files were written: tests/store/test_engines.py",
     "store register": "lists names that say when files were written: tests/store/test_table_logs.py",
