@@ -66,8 +66,8 @@ def import_file(into: Store | Path, path: Path, options: Options) -> Report:
     """
     from ..store import Store
 
-    options = timelines.with_layout(path, options)
     loaded = Content.load(path)
+    options = timelines.with_layout(path, options)
     provenance = Provenance(loaded, options)
     if not isinstance(into, Path):
         if (before := provenance.earlier(into)) is not None:

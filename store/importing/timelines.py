@@ -61,7 +61,7 @@ def check_none(sheet: Sheet) -> None:
     """Raise InputError if an option that only timelines have is given for another file."""
     if sheet.options.job is not None or sheet.options.ranks is not None:
         option = "job" if sheet.options.job is not None else "ranks"
-        raise InputError(f"{sheet.file} is no timeline of a training job: leave out --{option}")
+        raise InputError(f"{sheet.file} is no timeline of a training job: leave out --set {option}")
 
 
 def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:

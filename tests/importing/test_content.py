@@ -126,6 +126,10 @@ def test_what_is_no_file_is_refused(tmp_path: Path, refusal: Refusal) -> None:
     assert "noise.parquet is neither Parquet" in refusal(tmp_path / "noise.parquet")
     assert "is a folder" in refusal(tmp_path)
     assert "cannot be read" in refusal(tmp_path / ("x" * 300))
+    for folder in (".", "/"):  # they have no name
+        done = CliRunner().invoke(cli, ["import", "--store", str(tmp_path / "store"), folder])
+        assert f"{folder} is a folder" in done.output
+        assert done.exit_code == 2
 
 
 @pytest.mark.long(short=8)
