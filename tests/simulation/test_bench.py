@@ -238,9 +238,6 @@ def test_a_sensor_of_a_quarter_of_the_time_does_not_show_a_square_wave_of_its_pe
     assert means[0][1] == pytest.approx(means[1][1], rel=0.05)
 
 
-# -- memory -----------------------------------------------------------------------------------------------------------
-
-
 # -- what goes wrong --------------------------------------------------------------------------------------------------
 
 
@@ -381,6 +378,3 @@ def test_ticks_lie_on_a_grid_that_a_coroutine_may_change() -> None:
     with pytest.raises(ValueError, match="are too often"):
         rig.run([], every_s=0.001)
     assert rig.run([]) == []
-
-
-# -- rates ------------------------------------------------------------------------------------------------------------

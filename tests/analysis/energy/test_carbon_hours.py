@@ -21,7 +21,6 @@ from whorl.errors import InputError
 
 _HOUR = 3600 * 10**9
 ENDS = ("from_ns", "until_ns")
-ENDS = ("from_ns", "until_ns")
 
 
 def _read(

@@ -154,9 +154,6 @@ def test_a_mean_beside_another_reading_tells_what_the_sensor_sees() -> None:
     assert abs(energy["energy_j"] - (5 * 50 + 5 * 300)) < 20
 
 
-# -- what the sensor does not see -----------------------------------------------------------------------------
-
-
 # -- gaps -----------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from whorl.analysis.replay import Job, Options, Outcome, Queued, Request, Trace, View, World
+from whorl.analysis.replay import (
+    Allocation,
+    Decision,
+    Job,
+    Options,
+    Outcome,
+    Policy,
+    Queued,
+    Request,
+    Trace,
+    View,
+    World,
+)
 from whorl.analysis.replay.policies import made
 from whorl.analysis.replay.world import Advised
 
@@ -46,6 +58,29 @@ class Excluded(Advised):
 
     def barred(self, workload: str, gpus: int) -> NDArray[np.bool_]:
         return np.isin(self._numbers, list(self._excluded.get(workload, ())))
+
+
+class Restless(Policy):
+    """Stops, moves and shares at random, and wakes up at random."""
+
+    name = "restless"
+
+    def decide(self, view: View) -> Decision:
+        draw, changes = view.random, dict[int, Allocation | None]()
+        up = np.flatnonzero(view.up).tolist()
+        alone: set[int] = set()
+        for number, request in view.requests.items():
+            held = view.running.get(number)
+            if held is not None and not held.shared:
+                alone |= set(held.gpus)
+            if held is not None and draw.random() < 0.3 and held.shared:
+                changes[number] = None
+                held = None
+            if held is None and draw.random() < 0.7:
+                usable = [gpu for gpu in up if gpu not in alone]
+                if len(usable) >= request.gpus:
+                    changes[number] = Allocation(tuple(draw.sample(usable, request.gpus)), shared=True)
+        return Decision(changes, view.now_s + draw.choice((3, 17, 50)))
 
 
 def advised_by(world: World, advised: Advised) -> World:

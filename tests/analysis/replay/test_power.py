@@ -14,11 +14,8 @@ import numpy as np
 import pytest
 
 from whorl.analysis.replay import Failure, Job, Options, Outcome, Trace, World, replay
-from whorl.analysis.replay.jobs import Allocation
-from whorl.analysis.replay.policies.policy import Decision, Policy
 from whorl.analysis.replay.power import JOULES_PER_KWH, Draw, EnergyLedger, Power
-from whorl.analysis.replay.world import View
-from whorl.tests.analysis.replay.making import SCHEDULERS, needs_schedulers
+from whorl.tests.analysis.replay.making import SCHEDULERS, Restless, needs_schedulers
 from whorl.tests.sizes import count
 
 GPU_W = {"": np.full(8, 300.0)}
@@ -96,29 +93,6 @@ NODES, NODE_GPUS = 3, 4
 NODE_OF_GPU = np.repeat(np.arange(NODES), NODE_GPUS).tolist()
 
 
-class Sharing(Policy):
-    """Puts jobs on any GPUs, two on a GPU at most; now and then it stops one, or moves it."""
-
-    name = "sharing"
-
-    def decide(self, view: View) -> Decision:
-        draw, changes = view.random, dict[int, Allocation | None]()
-        load = {gpu: len(view.tenants[gpu]) for gpu in range(len(NODE_OF_GPU)) if view.up[gpu]}
-        for number, allocation in view.running.items():
-            if draw.random() < 0.1:
-                changes[number] = None
-                load.update({gpu: load[gpu] - 1 for gpu in allocation.gpus})
-        for number in view.requests:
-            room = [gpu for gpu, jobs in load.items() if jobs < 2]
-            wants = view.requests[number].gpus
-            if (number not in view.running or changes.get(number, 0) is None) and wants <= len(room):
-                gpus = tuple(draw.sample(room, wants))
-                if draw.random() < 0.8:
-                    changes[number] = Allocation(gpus, shared=True)
-                    load.update({gpu: load[gpu] + 1 for gpu in gpus})
-        return Decision(changes, view.now_s + draw.uniform(20, 200))
-
-
 def integral(
     outcome: Outcome, power: Power, failures: tuple[Failure, ...]
 ) -> tuple[Fraction, Fraction, dict[int, Fraction]]:
@@ -188,7 +162,7 @@ def test_the_books_of_a_replay_balance(seed: int) -> None:
     world = World.regular(NODES, NODE_GPUS, {name: [draw.uniform(0.9, 1.2) for _ in NODE_OF_GPU] for name in "AB"})
     world = replace(world, rates=replace(world.rates, power=power))
     failures = (Failure(draw.randrange(NODES), draw.uniform(100, 300), draw.uniform(310, 500)),)
-    outcome = replay(Trace("t", jobs), world, Sharing, options=Options(failures=failures, record=True), seed=seed)
+    outcome = replay(Trace("t", jobs), world, Restless, options=Options(failures=failures, record=True), seed=seed)
     total, awake_s, by_job = integral(outcome, power, failures)
     energy = outcome.energy
     assert energy is not None

@@ -125,6 +125,3 @@ def test_an_outlier_gets_a_further_level() -> None:
     assert not outlying(scores[:62]).any()
     assert levels(scores[:62]) == pytest.approx(scores[:62])  # over the mean of both levels, the median of two
     assert levels(np.full(8, 1.07)).tolist() == [1.0] * 8
-
-
-# Traces

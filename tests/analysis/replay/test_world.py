@@ -29,7 +29,7 @@ from whorl.analysis.replay import (
     replay,
 )
 from whorl.errors import InputError
-from whorl.tests.analysis.replay.making import finishes, flat, job, scored, trace
+from whorl.tests.analysis.replay.making import Restless, finishes, flat, job, scored, trace
 from whorl.tests.sizes import count
 
 
@@ -238,29 +238,6 @@ def test_no_policy_reaches_the_truth(knowledge: str) -> None:
     replay(trace(*jobs), world, policy, options=options)
     works = {WORK_S, LATER_S}
     assert policy.found == (works if knowledge == "exact" else set())
-
-
-class Restless(Policy):
-    """Stops, moves and shares at random, and wakes up at random."""
-
-    name = "restless"
-
-    def decide(self, view: View) -> Decision:
-        draw, changes = view.random, dict[int, Allocation | None]()
-        up = np.flatnonzero(view.up).tolist()
-        alone: set[int] = set()
-        for number, request in view.requests.items():
-            held = view.running.get(number)
-            if held is not None and not held.shared:
-                alone |= set(held.gpus)
-            if held is not None and draw.random() < 0.3 and held.shared:
-                changes[number] = None
-                held = None
-            if held is None and draw.random() < 0.7:
-                usable = [gpu for gpu in up if gpu not in alone]
-                if len(usable) >= request.gpus:
-                    changes[number] = Allocation(tuple(draw.sample(usable, request.gpus)), shared=True)
-        return Decision(changes, view.now_s + draw.choice((3, 17, 50)))
 
 
 @pytest.mark.parametrize("seed", range(count(40, short=6)))
