@@ -13,13 +13,26 @@ from typing import Any
 import polars as pl
 import pytest
 
+from whorl.analysis.energy.answers import summary
 from whorl.analysis.fleet.side_by_side import labels, side_by_side
+from whorl.analysis.spread.repeats import Belongs
 from whorl.analysis.verdicts.verdict import Planted
-from whorl.dashboards.document import Table
+from whorl.cli.answers.advice import Advisor
+from whorl.dashboards.app.brush import choose
+from whorl.dashboards.app.placement import PAGE
+from whorl.dashboards.app.reading import Reading
+from whorl.dashboards.app.state import State
+from whorl.dashboards.document import Document, Section, Table
+from whorl.dashboards.documents.books import summary_section
 from whorl.dashboards.documents.fleet import JudgedFleet, headline, newest_readings
-from whorl.dashboards.report import Looked, look, report_document
+from whorl.dashboards.html import page
+from whorl.dashboards.report import Looked, _energy, look, next_commands, report_document
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
+from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
+from whorl.tests.analysis.longhorn import needs_longhorn
+from whorl.tests.conftest import BuiltOnce
+from whorl.tests.contract.inputs import build_longhorn
 from whorl.tests.dashboards.browser import needs_browser, rendered
 from whorl.tests.dashboards.test_html import unpacked
 from whorl.tests.probed_fleet import PROBES, stored, uuids
@@ -65,8 +78,8 @@ def test_the_page_opens_with_the_three_answers_and_says_what_the_store_holds(fau
     titles = re.findall(r"<h2>([^<]*)</h2>", page)
     assert titles[:5] == ["Which GPUs", "Why", "What to do", "Too small to see, or not judged", "Now"]
     assert "What the words mean" in titles[4:]
-    for gpu in planted:
-        assert looked.names[gpu] in text
+    for uuid in planted:
+        assert looked.names[uuid] in text
     assert f"{len(planted)} of {len(planted)} planted faults found; healthy GPUs that were named: none." in text
     assert "Left out of the times: 2 runs, as their results were wrong (1 of gemm-fp32, 1 of pagerank)." in text
     assert "Not compared because they measure no time: idle." in text
@@ -195,8 +208,8 @@ def test_the_table_of_all_gpus_has_each_of_them_in_every_probe(faulty: Faulty) -
     texts = dict(listed["texts"])
     assert texts["GPU"] == [names[gpu] for gpu in campaign.gpus["gpu"]]
     verdicts = looked.verdicts
-    for gpu, sentence in zip(campaign.gpus["gpu"], texts["finding"], strict=True):
-        assert sentence.startswith(str(verdicts[gpu][0].kind)) if gpu in verdicts else sentence == "none"
+    for uuid, sentence in zip(campaign.gpus["gpu"], texts["finding"], strict=True):
+        assert sentence.startswith(str(verdicts[uuid][0].kind)) if uuid in verdicts else sentence == "none"
     heads = [name for name, _, _ in listed["numbers"]]
     beside = side_by_side(campaign)
     assert [probe for probe, _ in listed["values"]] == campaign.probes
@@ -254,3 +267,67 @@ def test_all_probes_are_in_the_first_900_pixels_and_a_telephone_scrolls_8000(tmp
         assert phone.evaluate("document.documentElement.scrollHeight") <= 8000
         assert phone.evaluate("document.documentElement.scrollWidth") == 390
         browser.close()
+
+
+# -- energy: the figures of `whorl energy`, where a store has readings -------------------------------------------------
+
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+_SECONDS = [10.0 * one for one in range(360)]
+_WATTS = [250.0 if 600 <= one < 2400 else 50.0 for one in _SECONDS]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Two GPUs for an hour, one with a job of somebody whose name is HTML, and a zone and a price."""
+    path = tmp_path_factory.mktemp("report-energy") / "s"
+    read = [readings(name, _SECONDS, _WATTS) for name in "ab"]
+    store = store_of(path, [gpu("a"), gpu("b")], read, [job(1, "a", 600, 2400, user=HOSTILE)])
+    (path / "energy.toml").write_text('zone = "DE"\nprice = 0.2\ncurrency = "EUR"\n')
+    return store
+
+
+def _said(section: Section) -> str:
+    return unescape(re.sub(r"<[^>]+>", " ", page(Document("t", [section])).split("<script")[0])).replace("\u00a0", " ")
+
+
+@pytest.mark.long
+def test_it_is_there_only_where_something_was_metered(store: Store, tmp_path: Path) -> None:
+    assert _energy(store, "c", None) is not None
+    assert _energy(store, "elsewhere", None) is None
+    assert _energy(new_store(tmp_path / "empty"), "c", None) is None
+    nothing = store_of(tmp_path / "zero", [gpu("a")], [readings("a", range(99), [0.0] * 99)], [])
+    assert _energy(nothing, "c", None) is None, "a sensor that reads 0 W measures nothing"
+
+
+@pytest.mark.long
+def test_without_jobs_it_is_by_day_only(tmp_path: Path) -> None:
+    alone = store_of(tmp_path / "a", [gpu("a")], [readings("a", range(99), [200.0] * 99)], [])
+    section = summary_section(summary(alone))
+    assert "No job is known in this time" in _said(section)
+    titles = [table.title for table in Document("t", [section]).tables()]
+    assert "Energy by day" in titles
+    assert "Energy by user" not in titles
+
+
+# -- the workload that report, dashboard and hints lead with -----------------------------------------------------------
+
+
+@pytest.mark.long
+@needs_longhorn
+def test_all_lead_with_the_widest_spread_that_belongs_to_the_gpus(built_once: BuiltOnce) -> None:
+    """The times of resnet spread wider, and belong to its jobs."""
+    store = Store.open(built_once("contract-longhorn", build_longhorn) / "store")
+    looked = look(store)
+    widths = {row.workload: row.fence_pct or 0.0 for row in looked.spread if row.level == "gpu"}
+    assert max(widths, key=lambda name: widths[name]) == "resnet"
+    assert looked.leading == ("sgemm", Belongs.GPUS)
+    assert looked.machine() == looked.machine("sgemm")
+    differ = f"The GPUs differ most in sgemm, by {widths['sgemm']:.1f} % (n = 392): the difference belongs to the GPUs."
+    assert differ in looked.page()
+    assert any(line.endswith(" --workload sgemm") for line in next_commands(looked, "S", None))
+    reading = Reading(store, advise=Advisor())
+    options, _ = choose(reading, State())
+    assert options is not None
+    assert options.workload == "sgemm"
+    assert "], value='longhorn\\t', clearable=False, id='placement-workload'" in str(PAGE.layout(reading, State()))

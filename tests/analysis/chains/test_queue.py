@@ -1,12 +1,16 @@
-"""The queue of whole nodes: its starts are those of the replay, a copy goes its own way; the price of fewer nodes."""
+"""Logs of jobs, the queue of whole nodes against the replay, and what fewer nodes cost in waiting."""
 
 from __future__ import annotations
+
+import gzip
+from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from whorl.analysis.chains.costs import WaitEstimate, price_of_exclusion
-from whorl.analysis.chains.jobs_log import JobsLog
+from whorl.analysis.chains.jobs_log import NEVER_BEGAN, STEP, TWICE, UNLIMITED_S, JobsLog, log_of_rows, read_log
 from whorl.analysis.chains.queue import SHORTEST_S, Queue
 from whorl.analysis.replay import Job, Options, Trace, World, replay
 from whorl.errors import InputError
@@ -112,3 +116,112 @@ def test_four_of_76_nodes_fewer_double_the_p95_wait_of_lonestar6() -> None:
     assert added.low is not None
     assert added.high is not None
     assert 0 < added.low < added.value < added.high
+
+
+# -- logs: sacct of several versions, and the log of the Mirage study --------------------------------------------------
+
+
+SACCT = "JobIDRaw|State|Submit|Start|End|TimelimitRaw|NNodes\n"
+T0 = 1_667_260_800  # 2022-11-01 00:00 UTC
+
+
+def written(tmp_path: Path, text: str, *, time_zone: str = "UTC") -> JobsLog:
+    path = tmp_path / "sacct.txt"
+    path.write_text(text)
+    return read_log(path, time_zone=time_zone)
+
+
+def test_columns_of_the_mirage_study(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv.gz"
+    rows = "7,u1,2022-11-01T00:00:10,2022-11-01T01:00:10,2022-11-01T02:00:10,90,2\n"
+    rows += "6,u1,2022-11-01T00:00:00,2022-11-01T00:00:00,2022-11-01T03:00:00,60,3\n"
+    path.write_bytes(gzip.compress(("job,user,submit,start,end,limit_min,nodes\n" + rows).encode()))
+    log = read_log(path)
+    assert log.submit_s.tolist() == [T0, T0 + 10]
+    assert log.waits_s.tolist() == [0, 3600]
+    assert log.run_times_s.tolist() == [3600, 3600]  # the first ran three hours on a limit of one
+    assert log.nodes.tolist() == [3, 2]
+    assert log.most_nodes_at_once == 5
+    assert len(log.until(T0 + 10)) == len(log.since(T0 + 10)) == 1
+
+
+def test_sacct_with_steps_jobs_that_wait_run_or_were_cancelled(tmp_path: Path) -> None:
+    text = SACCT + (
+        f"1|COMPLETED|{T0}|{T0 + 60}|{T0 + 120}|30|2K\n"
+        f"1.batch|COMPLETED|{T0}|{T0 + 60}|{T0 + 120}||1\n"
+        f"2|RUNNING|{T0 + 1}|{T0 + 60}|Unknown|UNLIMITED|1\n"
+        f"3|PENDING|{T0 + 2}|Unknown|Unknown|30|1\n"
+        f"4|CANCELLED by 1000|{T0 + 3}|{T0 + 99}|{T0 + 99}|30|1\n"
+        f"5|RUNNING|{T0 + 4}|{T0 + 60}|Unknown|10|1\n"
+        f"5|TIMEOUT|{T0 + 4}|{T0 + 60}|{T0 + 660}|10|1\n"
+    )
+    log = written(tmp_path, text)
+    assert log.nodes.tolist() == [2048, 1, 1]
+    assert np.isinf(log.end_s).tolist() == [False, True, False]
+    assert log.limit_s.tolist() == [1800, UNLIMITED_S, 600]
+    assert log.run_times_s.tolist() == [60, UNLIMITED_S, 600]
+    assert log.passed == {STEP: 1, NEVER_BEGAN: 2, TWICE: 1}
+    assert not log.refused
+
+
+def test_an_array_and_limits_as_clocks(tmp_path: Path) -> None:
+    text = "JobID|Submit|Start|End|Timelimit|AllocTRES|\n"
+    for job, limit in [("9_1", "2-00:00:00"), ("9_2", "01:30:00"), ("9_[3-5]", "01:30:00")]:
+        start = "Unknown" if "[" in job else "2022-11-01T00:00:00"
+        text += f"{job}|2022-11-01T00:00:00|{start}|{start}|{limit}|billing=4,node=4|\n"
+    log = written(tmp_path, text)
+    assert log.limit_s.tolist() == [172_800, 5400]
+    assert log.nodes.tolist() == [4, 4]
+    assert log.passed == {NEVER_BEGAN: 1}
+
+
+def test_bad_rows_are_refused_with_their_lines_and_the_others_used(tmp_path: Path) -> None:
+    text = SACCT + (
+        f"1|COMPLETED|{T0}|{T0}|{T0 + 9}|30|1\n"
+        "2|COMPLETED|Di 01 Nov 2022 00:00:00|Di 01 Nov 2022 00:00:00|Di 01 Nov 2022 00:00:09|30|1\n"
+        f"3|COMPLETED|{T0}|{T0}|{T0 - 9}|30|1\n"
+        f"4|COMPLETED|{T0}|{T0}|{T0 + 9}|Partition_Limit|1\n"
+        f"5|COMPLETED|{T0}|{T0}|{T0 + 9}|30|some\n"
+        f"6|COMPLETED|{T0}|{T0}|{T0 + 9}|30\n"
+        f"7|COMPLETED|{T0}|{T0 - 1}|{T0 + 9}|30|1\n"
+    )
+    log = written(tmp_path, text)
+    assert len(log) == 1
+    assert sorted(line for lines in log.refused.values() for line in lines) == [3, 4, 5, 6, 7, 8]
+    assert log.refused["Submit is no time"] == [3]
+
+
+def test_the_night_in_which_clocks_go_back(tmp_path: Path) -> None:
+    """In Berlin 02:30 occurred twice on 2022-10-30: the elapsed seconds say which one it was."""
+    text = "JobIDRaw|Submit|Start|End|ElapsedRaw|TimelimitRaw|NNodes\n"
+    text += "1|2022-10-30T01:30:00|2022-10-30T01:30:00|2022-10-30T02:30:00|7200|240|1\n"
+    text += "2|2022-10-30T01:30:00|2022-10-30T01:30:00|2022-10-30T02:30:00|3600|240|1\n"
+    log = written(tmp_path, text, time_zone="Europe/Berlin")
+    assert log.start_s[0] == datetime(2022, 10, 29, 23, 30, tzinfo=UTC).timestamp()
+    assert log.run_times_s.tolist() == [7200, 3600]
+    assert len(log.notes) == 1
+
+
+def test_rows_that_were_asked_live() -> None:
+    row = {"JobIDRaw": "1", "Submit": str(T0), "Start": str(T0 + 5), "End": "Unknown", "TimelimitRaw": "5"}
+    log = log_of_rows([row | {"NNodes": "3"}], "sacct")
+    assert (log.source, log.waits_s.tolist(), log.nodes.tolist()) == ("sacct", [5], [3])
+    with pytest.raises(InputError, match="sacct lists no jobs"):
+        log_of_rows([], "sacct")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        (SACCT, "has no job to learn from: it has no rows"),
+        (SACCT.replace("TimelimitRaw|", "") + "1|COMPLETED|1|2|3|1\n", "has no column TimelimitRaw"),
+        (SACCT + "1|PENDING|1667260800|Unknown|Unknown|30|1\n", "1 are jobs that never began"),
+        (SACCT + "1|RUNNING|gestern|heute|Unknown|30|1\n", "the first in line 2: Submit is no time"),
+        (SACCT.replace("State", "Start") + "1|2|2|3|4|5|6\n", "has the column Start twice"),
+        (SACCT.replace("State", "JOBIDRAW") + "1|2|2|3|4|5\n", "has a column twice, under two names"),
+    ],
+)
+def test_a_log_that_cannot_be_used_is_one_sentence(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        written(tmp_path, text)
