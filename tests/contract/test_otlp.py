@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -14,42 +9,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from whorl.tests.contract.forms import is_clock
 from whorl.tests.contract.harness import Golden, InputFolder, figures, run
-
-
-class _Receiver(ThreadingHTTPServer):
-    def __init__(self) -> None:
-        self.requests: list[ExportMetricsServiceRequest] = []
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
-        self.server.requests.append(ExportMetricsServiceRequest.FromString(body))
-        self.send_response(200)
-        self.send_header("Content-Type", "application/x-protobuf")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
-
-@contextmanager
-def _collector() -> Iterator[_Receiver]:
-    receiver = _Receiver()
-    thread = threading.Thread(target=receiver.serve_forever)
-    thread.start()
-    try:
-        yield receiver
-    finally:
-        receiver.shutdown()
-        thread.join()
-        receiver.server_close()
+from whorl.tests.exported.receiver import receiving
 
 
 def _metrics(requests: list[ExportMetricsServiceRequest]) -> dict[str, Any]:
@@ -75,16 +35,15 @@ def _metrics(requests: list[ExportMetricsServiceRequest]) -> dict[str, Any]:
 @pytest.mark.long
 def test_what_a_collector_gets_is_that_of_its_golden_file(input_folder: InputFolder, golden: Golden) -> None:
     store = input_folder("fleet") / "store"
-    with _collector() as collector:
-        endpoint = f"http://127.0.0.1:{collector.server_address[1]}"
-        answer = run("export", "otlp", "--store", store, "--endpoint", endpoint, "--once", "--max-age", "5200w")
-    golden("fleet/export-otlp", {"status": answer.status, "metrics": _metrics(collector.requests)})
+    with receiving() as collector:
+        answer = run("export", "otlp", "--store", store, "--endpoint", collector.url, "--once", "--max-age", "5200w")
+    golden("fleet/export-otlp", {"status": answer.status, "metrics": _metrics(collector.got)})
     assert not answer.stdout
 
 
 @pytest.mark.long
 def test_a_collector_that_is_not_there_is_an_error(input_folder: InputFolder) -> None:
-    with _collector() as collector:
-        endpoint = f"http://127.0.0.1:{collector.server_address[1]}"
+    with receiving() as collector:
+        endpoint = collector.url
     answer = run("export", "otlp", "--store", input_folder("one") / "store", "--endpoint", endpoint, "--once")
     assert answer.status == 2
