@@ -12,7 +12,7 @@ from whorl.simulation.faults import FAULTS
 from whorl.simulation.fleet import CAP_SETTLES_AT, Fleet
 from whorl.simulation.load import BERT, PAGERANK, RESNET, SGEMM, WORKLOADS, Workload
 from whorl.simulation.models import A100, MODELS, V100, GpuModel
-from whorl.simulation.physics import Silicon, power, settle
+from whorl.simulation.physics import settle
 from whorl.simulation.rates import RATES, rates_of
 from whorl.tests.analysis.correlations import spearman
 from whorl.tests.sizes import count
@@ -92,23 +92,6 @@ def test_a_v100_fleet_varies_as_the_public_cluster_was_fitted(seeds: list[dict[s
     values = np.array([row[statistic] for row in seeds])
     assert values.std(ddof=1) < 1.2 * sd, "the tolerance below rests on this spread"
     assert values.mean() == pytest.approx(reference, abs=3 * sd * np.sqrt(1 / SEEDS + 1 / fleets))
-
-
-def test_the_temperature_solves_its_equation() -> None:
-    fleet = Fleet.draw(V100, 60, seed=3, faults=6)
-    clock = np.full(60, 1365.0)
-    watts, temperature = settle(V100, fleet.silicon, SGEMM, clock)
-
-    for gpu in range(60):
-        silicon = fleet.silicon.take(slice(gpu, gpu + 1))
-
-        def excess(t: float, silicon: Silicon = silicon) -> float:
-            p = power(V100, silicon, SGEMM, np.array([1365.0]), np.array([t]))
-            return float((silicon.inlet_c + silicon.resistance_k_w * p)[0] - t)
-
-        if excess(115.0) < 0:
-            assert excess(temperature[gpu] - 1e-6) > 0 > excess(temperature[gpu] + 1e-6)
-    assert watts == pytest.approx(power(V100, fleet.silicon, SGEMM, clock, temperature))
 
 
 def test_the_clock_is_the_highest_bin_that_fits() -> None:

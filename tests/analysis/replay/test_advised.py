@@ -83,14 +83,6 @@ def test_it_is_the_advice_that_whorl_advise_gives(store: str, known_scores: Scor
     assert not world.beliefs.advised.barred("gemm", 33).any()  # no such advice is given: more GPUs than there are
 
 
-def test_a_node_weighs_by_its_worst_tier_in_any_workload(known_scores: Scores) -> None:
-    """n02 is hard in gemm and soft in stream, n05 soft in gemm and usual in stream."""
-    world = MeasuredFleets(known_scores, ["gemm", "stream"]).draw(3)
-    assert world.beliefs.advised is not None
-    weights = dict(zip(world.fleet.node_names, world.beliefs.advised.weights.tolist(), strict=True))
-    assert weights == {f"n{node:02}": 0 for node in range(NODES)} | {"n01": 2, "n02": 2, "n04": 2, "n05": 1}
-
-
 def test_a_job_is_kept_off_what_is_slow_for_it(known_scores: Scores) -> None:
     world = MeasuredFleets(known_scores, ["gemm", "stream"]).draw(1)
     jobs = trace(*(job(str(n), *fields) for n, fields in enumerate(busy(4))))

@@ -14,7 +14,7 @@ from whorl.analysis.placement import scores
 from whorl.analysis.replay import Job, Options, Trace
 from whorl.analysis.replay.fleet import read_failures
 from whorl.analysis.replay.from_store import EqualFleets, MeasuredFleets
-from whorl.analysis.replay.published import drawn_scores, levels, outlying, profiles
+from whorl.analysis.replay.published import levels, outlying, profiles
 from whorl.analysis.replay.study import Case, General
 from whorl.errors import InputError
 from whorl.store import Store
@@ -81,14 +81,6 @@ def test_a_named_node_is_the_one_that_fails_in_every_seed(store: str, tmp_path: 
         assert replayed.world is not None
         held = {replayed.world.fleet.gpu_names[gpu][:3] for gpu in replayed.outcome.spans[0].gpus}
         assert held == {name[:3] for name in NAMES} - {"n03"}
-
-
-@pytest.mark.long
-def test_noise_is_believed_by_nobody(tmp_path: Path) -> None:
-    """GPUs that do not differ, measured noisily: policies see 1 everywhere, whatever the medians were."""
-    store = fleet_store(tmp_path, {"noise": np.ones(len(NAMES))}, noise=0.05)
-    world = of(store, "noise").draw(0)
-    assert world.beliefs.rates.scores["noise"].tolist() == [1.0] * len(NAMES)
 
 
 @pytest.mark.long
@@ -243,15 +235,6 @@ def test_a_bad_profile(three: list[Path], lines: tuple[str, ...], sentence: str)
     write(three[0], *lines)
     with pytest.raises(InputError, match=sentence):
         profiles(three)
-
-
-def test_a_draw_depends_on_the_order_of_the_rows(three: list[Path]) -> None:
-    relative = profiles(three).relative()
-    scores, generator = drawn_scores(relative, 5, 42)
-    turned, _ = drawn_scores({name: rows[::-1] for name, rows in relative.items()}, 5, 42)
-    assert all(set(scores[name]) <= set(relative[name]) for name in "ABCD")
-    assert any((scores[name] != turned[name]).any() for name in "ABCD")
-    assert generator.random() == drawn_scores(relative, 5, 42)[1].random()
 
 
 def test_an_outlier_gets_a_further_level() -> None:

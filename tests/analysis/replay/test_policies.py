@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from whorl.analysis.replay import (
     Allocation,
@@ -33,7 +30,6 @@ from whorl.analysis.replay.policies import placements
 from whorl.analysis.replay.tables import ANY_WIDTH, Pairs, StepCurves
 from whorl.errors import InputError
 from whorl.tests.analysis.replay.making import choice, finishes, first_gpus, flat, job, scored, sound, trace
-from whorl.tests.sizes import count
 
 RECORD = Options(record=True)
 ODD: Any = "odd"
@@ -224,19 +220,6 @@ def test_a_pair_that_does_not_fit_is_refused_with_names_and_time() -> None:
     world = paired(flat(1, 1), 0.0)
     with pytest.raises(InputError, match=r"two to a GPU gives job b at 5 s GPUs \[0\]: .*do not fit"):
         replay(trace(job("a", 0, 1, 60), job("b", 5, 1, 90)), world, TwoToAGpu)
-
-
-@settings(max_examples=count(30, short=10), deadline=None)
-@given(seed=st.integers(0, 10**6), by_rounds=st.booleans())
-def test_foreign_policies_are_sound(seed: int, by_rounds: bool) -> None:
-    draw = random.Random(seed)
-    drawn = [Job(str(i), i * draw.choice((0.0, 7.0)) + 1000 * (i > 9), 1, draw.uniform(1, 90)) for i in range(20)]
-    jobs = widely(*sorted(drawn, key=lambda job_of_trace: job_of_trace.submit_s))
-    options = Options(round_s=10, rounds=by_rounds, record=True, failures=(Failure(1, 5.0, 40.0),), on_failure="resume")
-    for policy, world in ((EqualShares, elastic(flat(2, 3, 1.5))), (TwoToAGpu, flat(2, 3, 1.5))):
-        outcome = replay(jobs, world, policy, options=options)
-        sound(outcome, world, shared=policy is TwoToAGpu)
-        assert np.isfinite(outcome.finish_s).all()
 
 
 NAN = float("nan")

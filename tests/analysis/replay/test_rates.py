@@ -211,24 +211,6 @@ def test_a_bad_table_of_pairs_is_named_by_its_line(tmp_path: Path, lines: tuple[
         read_pairs(written(tmp_path / "pairs.csv", *lines))
 
 
-@needs_schedulers
-def test_the_published_pairs() -> None:
-    pairs = read_pairs(SCHEDULERS / "gavel" / "pairs.csv.gz")
-    recommendation, small = JobType("Recommendation", 512, 1), JobType("ResNet-18", 16, 1)
-    assert pairs.share(recommendation, recommendation) == pytest.approx(0.17, abs=0.005)
-    assert pairs.share(small, JobType("ResNet-18", 32, 1)) == 1
-    assert pairs.find(JobType("ResNet-50", 128, 1), JobType("A3C", None, 1)) == 0
-    single = [(first, second) for (first, width), (second, _) in pairs.shares if width == 1]
-    sums = [
-        pairs.shares[(first, 1), (second, 1)] + pairs.shares[(second, 1), (first, 1)]
-        for first, second in {tuple(sorted(names)) for names in single}
-    ]
-    fitting = [total for total in sums if total]
-    assert len(sums) - len(fitting) == 21
-    assert len(fitting) == 330
-    assert sum(fitting) / len(fitting) == pytest.approx(1.31, abs=0.005)
-
-
 CURVE = "application,placement,nodes,gpus,local_batch,step_s,sync_s"
 
 
