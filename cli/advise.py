@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from .options import (
     OptionKey,
@@ -22,6 +21,8 @@ from .options import (
     configured_option,
     json_option,
     options,
+    refuse_before,
+    require_store,
     settings,
     store_option,
 )
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from ..jobs.kubernetes import KubeNode
 
 FORMATS = ("exclude", "prefer", "nodelist", "weights", "kubernetes", "taints", "nfd", "json")
-PRINTING = ("form", "as_json", "output", "file_node", "own")
-"""The options that say what is printed."""
 _DAY_S = 86_400.0
 
 
@@ -42,14 +41,25 @@ _draws = (
     OptionKey("replicates", click.IntRange(20, 100_000), "Draws behind the intervals.", 400),
     OptionKey("seed", click.IntRange(0), "Seed of the draws.", 2022),
 )
+_limits = (
+    OptionKey("max-share", Share(), "Exclude at most this share of the nodes.  [default: 5%, or one node]"),
+    OptionKey("hard", click.FloatRange(1.0), "Exclude nodes that are certainly slower than this factor.", 1.1),
+    OptionKey("soft", click.FloatRange(1.0), "Rank down nodes slower than this factor.", 1.05),
+    OptionKey("max-age", Span(), "Older measurements count as stale.", "90d"),
+    OptionKey("locality-penalty", click.FloatRange(1.0), "Factor on the time of a job that spans nodes.", 1.0),
+    *_draws,
+)
+_job = options(
+    any_store_option,
+    _workload_option,
+    cluster_option,
+    click.option("--model", metavar="NAME", help="Only GPUs of this model: its name, or a part of it, as a100."),
+    click.option("--gpus", type=click.IntRange(1), default=1, show_default=True, help="How many GPUs the job uses."),
+)
 
 
 @click.group("advise", invoke_without_command=True, short_help="Where a job should run, and what that gains.")
-@any_store_option
-@_workload_option
-@cluster_option
-@click.option("--model", metavar="NAME", help="Only GPUs of this model: its name, or a part of it, as a100.")
-@click.option("--gpus", type=click.IntRange(1), default=1, show_default=True, help="How many GPUs the job uses.")
+@_job
 @configured_option(
     "--partition", key="partition", metavar="NAME", envvar="SBATCH_PARTITION", help="Only nodes of this partition."
 )
@@ -81,11 +91,7 @@ _draws = (
         "Of exclude: a file for the submit filters. Of nfd: the node's file.",
         metavar="FILE",
     ),
-    OptionKey("max-share", Share(), "Exclude at most this share of the nodes.  [default: 5%, or one node]"),
-    OptionKey("hard", click.FloatRange(1.0), "Exclude nodes that are certainly slower than this factor.", 1.1),
-    OptionKey("soft", click.FloatRange(1.0), "Rank down nodes slower than this factor.", 1.05),
-    OptionKey("max-age", Span(), "Older measurements count as stale.", "90d"),
-    OptionKey("locality-penalty", click.FloatRange(1.0), "Factor on the time of a job that spans nodes.", 1.0),
+    *_limits,
     OptionKey(
         "log",
         click.Path(dir_okay=False),
@@ -94,7 +100,6 @@ _draws = (
     ),
     OptionKey("cluster-nodes", click.IntRange(1), "Nodes of the queue.  [default: the scheduler's]"),
     OptionKey("time", Span(), "How long such jobs run, as 12h.  [default: the median of the history]"),
-    *_draws,
 )
 @json_option
 @click.pass_context
@@ -121,15 +126,14 @@ def advise(ctx: click.Context, /, **options: Any) -> None:
     this site's own queue, where it knows the history. docs/advise.md has the method.
     """
     if ctx.invoked_subcommand is not None:
-        _check_options_before(ctx)
-        ctx.obj = options
+        refuse_before(ctx)
         return
     from ..jobs.formats import lines_for, write_filter, write_whole
     from .answers.advice import advise
     from .documents.advice import price_verdict
     from .output import print_reply, tell
 
-    form, as_json, output, file_node, own = (options.pop(name) for name in PRINTING)
+    form, as_json, output, file_node, own = map(options.pop, ("form", "as_json", "output", "file_node", "own"))
     form, file_node = "json" if as_json else form, file_node or os.environ.get("NODE_NAME")
     if output is not None and form not in ("exclude", "nfd"):
         raise click.UsageError("output= works only with --format exclude or nfd")
@@ -137,8 +141,7 @@ def advise(ctx: click.Context, /, **options: Any) -> None:
         raise click.UsageError("and= works only with --format exclude, without output=")
     if form == "nfd" and not file_node:
         raise click.UsageError("--format nfd needs --set node=NAME: the file is for one node")
-    if not options["store"]:
-        raise click.UsageError("Missing option '--store'.")
+    store = require_store(options.pop("store"))
     if options["no_scheduler"] and options["nodes"]:
         raise click.UsageError("--no-scheduler and --nodes cannot be used together")
     listed = _names(options.pop("nodes"))
@@ -146,7 +149,7 @@ def advise(ctx: click.Context, /, **options: Any) -> None:
     excluded = _excluded(own)
     to_file = output is not None
     with _printed_anyway(excluded):
-        reply = advise(options.pop("store"), **options, nodes=listed, own=excluded, form=form, to_file=to_file)
+        reply = advise(store, **options, nodes=listed, own=excluded, form=form, to_file=to_file)
         steering = reply.result
         lines, note = ([], None) if form in (None, "json") else lines_for(form, steering, excluded, file_node)
         if form == "exclude" and steering.price is not None and not steering.price.worth:
@@ -165,17 +168,6 @@ def advise(ctx: click.Context, /, **options: Any) -> None:
         tell(f"note: {note}")
     for line in lines if output is None else ():
         click.echo(line)
-
-
-def _check_options_before(ctx: click.Context) -> None:
-    """Raise UsageError for options before a command of the group which would have no effect there."""
-    written = [name for name in ctx.params if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE]
-    if ctx.invoked_subcommand == "apply":
-        spelled = {"form": "--format", "as_json": "--json", "output": "output", "file_node": "node", "own": "and"}
-        for name in (spelled[name] for name in PRINTING if name in written):
-            raise click.UsageError(f"{name} before apply has no effect: leave it out (--json may follow apply)")
-    elif written:
-        raise click.UsageError(f"write options after {ctx.invoked_subcommand}, not before it")
 
 
 def _excluded(listed: str | None) -> list[str]:
@@ -227,9 +219,7 @@ def _text_of(name: str) -> tuple[Path | None, str]:
 
 @advise.command("apply", short_help="Change the excluded nodes of your own waiting job.")
 @click.argument("job", metavar="JOBID")
-@any_store_option
-@_workload_option
-@cluster_option
+@_job
 @click.option("--undo", is_flag=True, help="Give the job the nodes back that whorl excluded.")
 @click.option("--dry-run", is_flag=True, help="Print the command and run nothing.")
 @settings(
@@ -240,10 +230,10 @@ def _text_of(name: str) -> tuple[Path | None, str]:
         "How much later the job may start.  [default: what the exclusion saves of its time limit, a minute at least]",
     ),
     OptionKey("wait", Span(), "How long to wait for Slurm.  [default: four times its bf_interval]"),
+    *_limits,
 )
 @json_option
-@click.pass_obj
-def apply(inherited: dict[str, Any], /, job: str, **options: Any) -> None:
+def apply(job: str, **options: Any) -> None:
     """Exclude slow nodes for your own waiting job JOBID, or refresh what whorl excluded before.
 
     \b
@@ -266,17 +256,9 @@ def apply(inherited: dict[str, Any], /, job: str, **options: Any) -> None:
         for change in () if as_json else changes:
             click.echo(f"job {change.job} avoids {change.after.excluded or 'no nodes'}, as you wrote it")
         return
-    options = inherited | {name: choice for name, choice in options.items() if choice is not None}
-    if not options["store"]:
-        raise click.UsageError("Missing option '--store'.")
-    if options["no_scheduler"] or options["nodes"]:
-        raise click.UsageError("apply needs the scheduler: leave out --no-scheduler and --nodes")
-    for name in (*PRINTING, "no_scheduler", "nodes", "partition", "log", "cluster_nodes", "time"):
-        del options[name]
+    store = require_store(options.pop("store"))
     options["max_age"] /= _DAY_S
-    applied = advised_job.apply(
-        options.pop("store"), job, options=trial, tell=lambda sentence: tell(f"note: {sentence}"), **options
-    )
+    applied = advised_job.apply(store, job, options=trial, tell=lambda sentence: tell(f"note: {sentence}"), **options)
     if as_json:
         rows = [change.as_dict() for change in applied.changes]
         print_json({"schema": "whorl.advise.apply/1", "workload": applied.workload, "dry_run": dry_run, "rows": rows})

@@ -24,14 +24,16 @@ from .options import (
     json_option,
     options,
     place_options,
+    refuse_before,
+    require_store,
     settings,
+    store_option,
 )
 
 if TYPE_CHECKING:
     from ..dashboards.answers.reply import Reply
 
 shared = options(
-    any_store_option,
     cluster_option,
     click.option("--since", type=When(), help="Only from this time on: 2026-11-01 (UTC), or 7d ago."),
     click.option("--until", type=When(), help="Only up to this time.  [default: the last reading]"),
@@ -42,31 +44,17 @@ shared = options(
         help="Carbon, prices and more.  [default: energy.toml in the store's folder]",
     ),
 )
-"""The options that `whorl energy` and its sub-verbs share. They may stand before the sub-verb too."""
+"""The options that `whorl energy` and its sub-verbs share, beside `--store`."""
 
 
-def print_answer(
-    answer: Callable[..., Reply[Any]], *arguments: Any, inherited: dict[str, Any] | None = None, **chosen: Any
-) -> Reply[Any]:
-    """Print what a function of `dashboards.answers.energy` replies to the options of a verb.
-
-    `inherited`: the shared options that stand before the sub-verb. Raises UsageError without a store, and where such an
-    option is of other verbs.
-    """
+def print_answer(answer: Callable[..., Reply[Any]], *arguments: Any, store: str, **chosen: Any) -> Reply[Any]:
+    """Print what a function of `dashboards.answers.energy` replies to the options of a verb."""
     from .output import ProgressBar, print_reply
 
     formats = {name: chosen.pop(name, False) for name in ("as_json", "as_csv")}
     exclusive(*formats)(formats)
-    for name, value in (inherited or {}).items():
-        if name not in chosen and value is not None:
-            raise click.UsageError(f"No such option of this verb: --{name.replace('_', '-')}")
-        if chosen.get(name, value) is None:
-            chosen[name] = value
-    if not chosen["store"]:
-        raise click.UsageError("Missing option '--store'.")
     if chosen["since"] and chosen["until"] and chosen["until"] <= chosen["since"]:
         raise click.UsageError("--until must be later than --since")
-    store = chosen.pop("store")
     with engine_of(chosen, store) if "on" in chosen else contextlib.nullcontext() as engine, ProgressBar() as progress:
         if engine is not None:
             chosen["engine"] = engine
@@ -79,6 +67,7 @@ _BY = ("job", "user", "account", "gpu", "node", "day")
 
 
 @click.group("energy", invoke_without_command=True, short_help="Joules, grams and money, by job, user, GPU and more.")
+@any_store_option
 @shared
 @click.option("--by", type=click.Choice(_BY), default="job", show_default=True, help="What the rows are of.")
 @click.option("--job", metavar="JOBID", help="Only this job, with everything that is known of it.")
@@ -86,7 +75,7 @@ _BY = ("job", "user", "account", "gpu", "node", "day")
 @json_option
 @csv_option
 @click.pass_context
-def energy(ctx: click.Context, /, by: str, **chosen: Any) -> None:
+def energy(ctx: click.Context, /, store: str | None, by: str, **chosen: Any) -> None:
     """Say what energy the GPUs used, and who used it. Every figure has its 95 % interval.
 
     \b
@@ -104,22 +93,19 @@ def energy(ctx: click.Context, /, by: str, **chosen: Any) -> None:
     Carbon and cost need a file of settings. docs/energy.md explains everything.
     """
     if ctx.invoked_subcommand is not None:
-        for option, name in (("--job", "job"), ("--json", "as_json"), ("--csv", "as_csv")):
-            if chosen.pop(name):
-                raise click.UsageError(f"{option} must follow {ctx.invoked_subcommand}, not precede it")
-        ctx.obj = chosen
+        refuse_before(ctx)
         return
     from ..dashboards.answers.energy import energy as answer
 
-    print_answer(answer, by, **chosen)
+    print_answer(answer, by, store=require_store(store), **chosen)
 
 
 @energy.command("reconcile", short_help="Whether the books balance, and what is wrong with readings and jobs.")
+@store_option
 @shared
 @place_options
 @json_option
-@click.pass_obj
-def reconcile(inherited: dict[str, Any] | None, /, **chosen: Any) -> None:
+def reconcile(**chosen: Any) -> None:
     """Hold what was metered against what was given to jobs, to nobody (idle) and to somebody unknown, GPU by GPU.
 
     \b
@@ -132,11 +118,12 @@ def reconcile(inherited: dict[str, Any] | None, /, **chosen: Any) -> None:
     """
     from ..dashboards.answers.energy import energy_reconcile
 
-    if not print_answer(energy_reconcile, inherited=inherited, **chosen).result.balances:
+    if not print_answer(energy_reconcile, **chosen).result.balances:
         sys.exit(1)
 
 
 @energy.command("excess", short_help="What slow and hungry GPUs cost.")
+@store_option
 @shared
 @click.option(
     "--by", type=click.Choice(("gpu", "node", "job")), default="gpu", show_default=True, help="What the rows are of."
@@ -144,8 +131,7 @@ def reconcile(inherited: dict[str, Any] | None, /, **chosen: Any) -> None:
 @place_options
 @json_option
 @csv_option
-@click.pass_obj
-def excess(inherited: dict[str, Any] | None, /, by: str, **chosen: Any) -> None:
+def excess(by: str, **chosen: Any) -> None:
     """Say what the place of jobs cost: energy and time beyond what the median GPU of the model would have needed.
 
     GPUs are compared by their fingerprints, so measure the fleet first: `whorl campaign`.
@@ -155,10 +141,11 @@ def excess(inherited: dict[str, Any] | None, /, by: str, **chosen: Any) -> None:
     """
     from ..dashboards.answers.energy import energy_excess
 
-    print_answer(energy_excess, by, inherited=inherited, **chosen)
+    print_answer(energy_excess, by, **chosen)
 
 
 @energy.command("quote", short_help="A job on other GPUs, under power caps, at another hour.")
+@store_option
 @shared
 @click.option("--job", metavar="JOBID", help="A job that has run.")
 @click.option("--workload", metavar="NAME", help="Instead: a workload, before any job has run.")
@@ -171,8 +158,7 @@ def excess(inherited: dict[str, Any] | None, /, by: str, **chosen: Any) -> None:
 )
 @json_option
 @csv_option
-@click.pass_obj
-def quote(inherited: dict[str, Any] | None, /, job: str | None, gpus: str | None, **chosen: Any) -> None:
+def quote(job: str | None, gpus: str | None, **chosen: Any) -> None:
     """Say what a job would have taken elsewhere: time, joules, grams and money, with intervals.
 
     \b
@@ -192,16 +178,16 @@ def quote(inherited: dict[str, Any] | None, /, job: str | None, gpus: str | None
 
     if gpus is not None:
         chosen["gpus"] = int(gpus) if gpus.removeprefix("-").isdecimal() else gpus.split(",")
-    print_answer(energy_quote, job, inherited=inherited, **chosen)
+    print_answer(energy_quote, job, **chosen)
 
 
 @energy.command("calibrate", short_help="What power sensors are wrong by, from the power of nodes.")
+@store_option
 @shared
 @click.option("--dry-run", is_flag=True, help="Store nothing.")
 @json_option
 @csv_option
-@click.pass_obj
-def calibrate(inherited: dict[str, Any] | None, /, **chosen: Any) -> None:
+def calibrate(**chosen: Any) -> None:
     """Learn gain and offset of each board from the power of its node, store them, and show them with intervals.
 
     \b
@@ -213,4 +199,4 @@ def calibrate(inherited: dict[str, Any] | None, /, **chosen: Any) -> None:
     """
     from ..dashboards.answers.energy import energy_calibrate
 
-    print_answer(energy_calibrate, inherited=inherited, **chosen)
+    print_answer(energy_calibrate, **chosen)

@@ -51,6 +51,7 @@ def _fits_a_phone(opened: Opened, address: str) -> Page:
     assert page.get_attribute("html", "data-theme") == "dark"
     assert page.locator(".told.problem").count() == 0
     page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")  # once its figures have their size
+    page.wait_for_function("[...document.querySelectorAll('.wide')].every(box => box.scrollWidth <= box.clientWidth)")
     return page
 
 

@@ -480,10 +480,11 @@ NONE_THEN = "in this time: it has some from 2026-11-02 12:00 to 2026-11-02 12:09
         ("--settings /nowhere.toml", "/nowhere.toml: there is no such file"),
         ("--json --csv", "--json and --csv cannot be used together"),
         ("--job whole reconcile", "--job must follow reconcile"),
+        ("--by user reconcile", "--by must follow reconcile"),
     ],
 )
 def test_what_cannot_be_answered_is_one_sentence(bad: Path, line: str, sentence: str) -> None:
-    assert sentence in refusal("energy --store", bad, *line.split())
+    assert sentence in refusal("energy", *line.split(), "--store", bad)
 
 
 @pytest.mark.long

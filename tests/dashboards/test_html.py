@@ -113,6 +113,11 @@ def test_text_is_never_markup() -> None:
     assert "{braces}" in text
 
 
+def test_a_table_that_is_wider_than_a_telephone_is_cards_there() -> None:
+    assert 'class="wide cards"' in made(Table(["GPU", "why"], [["c001-8/0", "heat for 61 % of the time, at 86 °C"]]))
+    assert 'class="wide"' in made(Table(["GPU", "runs"], [["c001-8/0", 22]]))
+
+
 def test_what_stands_between_two_backticks_is_code() -> None:
     text = page(Document("T", [f"Run `whorl sql {NASTY}` now.", Table(["a"], [["a `b"]])]))
     assert "Run <code>whorl sql &lt;script&gt;" in text
