@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from whorl.kernels.catalogue import KERNELS, find_kernel
-from whorl.kernels.checking import right_values
+from whorl.kernels.checking import Counts, right_values
 from whorl.kernels.cupy_device import CupyDevice
 from whorl.kernels.device import finish
 from whorl.kernels.inputs import content_at, expected_words
@@ -218,6 +218,16 @@ def test_any_one_flipped_bit_of_what_is_loaded_is_found(name: str) -> None:
     table ^= np.uint32(1) << bits.astype(np.uint32)
     device.run()
     assert device.wrong() == work.compared
+
+
+@needs_compiler
+def test_a_wrong_number_of_a_chain_is_told_by_its_place() -> None:
+    device = HostDevice(small_work("fma-int32"), seed=3)
+    numbers = device.arrays["expected"].reshape(-1, 256)
+    for number, lane in ((9, 40), (5, 40), (2, 41)):
+        numbers[number, lane] ^= 1
+    device.run()
+    assert Counts.of(device.arrays["faults"]).first == 40 * len(numbers) + 5
 
 
 @needs_compiler
