@@ -77,8 +77,8 @@ def test_steady_runs_over_weeks_as_json(tmp_path: Path) -> None:
             "1492-10-12", "1969-12-31T23:59:59.9", "2160-01-01", "9999-12-31T23:00:00-12:00"
         )),
         ("--store S --set runs=1 --set every=soon", "'soon' is not a time"),
-        ("--store S --set runs=1 --set every=437s", "load sgemm on V100-SXM2: the time from one run to the next must be "
-         "from 438 s (the slowest GPU then has ended its run) to a year, not 437 s"),
+        ("--store S --set runs=1 --set every=437s", "load sgemm on V100-SXM2: the time from one run to the next must "
+         "be from 438 s (the slowest GPU then has ended its run) to a year, not 437 s"),
         ("--store S --set runs=1 --set every=13209s --load mixed", "must be from 13210 s"),
         ("--store S --set runs=1 --set every=31622401s", "to a year, not"),
         ("--store S --set every=366d --set runs=101", "more than a century"),

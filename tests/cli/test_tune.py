@@ -80,7 +80,19 @@ def test_a_row_for_each_workload_and_batch_size(table: Path) -> None:
         ("--sweep {here}/sweep.csv --max-latency 16kg", "'16kg' is not a time"),
         ("--sweep {here}/sweep.csv", "say either how much slower it may be"),
         ("--sweep {here}/absent --max-slowdown 5%", "cannot be read"),
-        ("{bound} --knob n=x", "'n=x' is no knob"),
+        *(
+            (f"{{bound}} --knob {knob}", f"'{knob}' is no knob: write its name and numbers")
+            for knob in ("n=x", "batch", "batch=", "batch=1,two", "batch=inf", "2x=1,2")
+        ),
+        ("{bound} --knob power_limit_w=100,200", "power_limit_w is a knob of the GPU, which whorl sets itself"),
+        ("--max-slowdown 5% --knob batch=1,2 --command serve", "no place for the knob batch: write {batch}"),
+        ("--max-slowdown 5% --knob batch=1,2 --command serve_${{batch}}", "no place for the knob batch"),
+        (
+            "--max-slowdown 5% --knob batch=1,2 --command serve_{{batch}}{{size}}",
+            "has {size} and there is no knob size: state it, or write {{size}}",
+        ),
+        ("--max-slowdown 5% --knob batch=1,2 --command '{{batch}}", "cannot be split"),
+        ("--max-slowdown 5% --knob batch=1,2 --command=", "the command is empty"),
         ("{bound} --knob n=1 --knob n=2", "two knobs have one name"),
         ("{bound} --set warm-start={here}/sweep.csv", "choose one workload"),
     ],

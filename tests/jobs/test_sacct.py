@@ -269,13 +269,21 @@ def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: St
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("", "is empty"),
-        ("1|alice\n", "is no output of sacct -P: its first line names no columns"),
-        (text(job(1)).replace("|", ","), "is parted by commas, which stand in its fields too"),
-        (text(job(1), columns=COLUMNS[:8]), "has no column State"),
-        (text(job(1), columns=tuple(c for c in COLUMNS if c != "AllocTRES")), "has no column AllocTRES"),
-        (text(job(1), columns=tuple(c for c in COLUMNS if c != "Cluster")), "does not say which cluster"),
-        (text(job(1), columns=(*COLUMNS, "User")), "has the column User twice"),
+        ("", " is empty"),
+        ('{"jobs": [{"job_id": 1,', " is cut short or damaged"),
+        ('{"nodes": []}', " is JSON without a list of jobs"),
+        ('{"jobs": [{"job_id": 1, "job_state": ["RUNNING"]}]}', ": job 1 of its list lacks fields of sacct"),
+        ('{"jobs": [7]}', ": job 1 of its list lacks fields of sacct"),
+        (
+            '{"jobs": [], "errors": [{"error": "no database"}]}',
+            ' holds errors of sacct and no job: [{"error": "no database"}]',
+        ),
+        ("1|alice\n", " is no output of sacct -P: its first line names no columns"),
+        (text(job(1)).replace("|", ","), " is parted by commas, which stand in its fields too"),
+        (text(job(1), columns=COLUMNS[:8]), " has no column State"),
+        (text(job(1), columns=tuple(c for c in COLUMNS if c != "AllocTRES")), " has no column AllocTRES"),
+        (text(job(1), columns=tuple(c for c in COLUMNS if c != "Cluster")), " does not say which cluster"),
+        (text(job(1), columns=(*COLUMNS, "User")), " has the column User twice"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_whole(content: str, why: str, store: Store, tmp_path: Path) -> None:
@@ -283,7 +291,7 @@ def test_a_file_that_cannot_be_used_is_refused_whole(content: str, why: str, sto
     file.write_text(content)
     done = whorl(store, "--log", file)
     assert done.exit_code == 2
-    assert f"sacct.txt {why}" in done.stderr
+    assert f"sacct.txt{why}" in done.stderr
     assert ("Of another scheduler, write who had which GPU as a CSV" in done.stderr) == ("no output of sacct" in why)
     assert now(store) == []
 
@@ -491,18 +499,3 @@ def test_an_exit_status_that_slurm_22_05_lost_is_not_known() -> None:
     failed = as_json(job(1, State="FAILED"), plain, listed=False)
     accounts = sacct.read(said(failed, parser="openapi/dbv0.0.38"), "acct.json", None, None)
     assert accounts.frame["exit_code"].to_list() == [None]
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ('{"jobs": [{"job_id": 1,', "a.json is cut short or damaged"),
-        ('{"nodes": []}', "a.json is JSON without a list of jobs"),
-        ('{"jobs": [{"job_id": 1, "job_state": ["RUNNING"]}]}', "a.json: job 1 of its list lacks fields of sacct"),
-        ('{"jobs": [7]}', "a.json: job 1 of its list lacks fields of sacct"),
-        ('{"jobs": [], "errors": [{"error": "no database"}]}', "a.json holds errors of sacct and no job.*no database"),
-    ],
-)
-def test_other_json_is_one_sentence(content: str, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        sacct.read(content, "a.json", None, None)

@@ -70,31 +70,6 @@ def limit_mw() -> int:
         pynvml.nvmlShutdown()
 
 
-# -- the command line -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("text", ["batch", "batch=", "batch=1,two", "batch=inf", "2x=1,2", "power_limit_w=100,200"])
-def test_what_is_no_knob_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="knob"):
-        command_knob(text)
-
-
-@pytest.mark.parametrize(
-    ("command", "sentence"),
-    [
-        ("serve", "no place for the knob batch: write {batch}"),
-        ("serve {batch} {size}", r"has {size} and there is no knob size: state it, or write {{size}}"),
-        ("serve ${batch}", "no place for the knob batch"),
-        ("serve '{batch}", "cannot be split"),
-        (" ", "the command is empty"),
-    ],
-)
-def test_a_command_that_does_not_fit_its_knobs_is_refused(command: str, sentence: str) -> None:
-    with pytest.raises(InputError) as refused:
-        CommandBench(command, [command_knob("batch=1,2")])
-    assert sentence in str(refused.value)
-
-
 # -- a run ------------------------------------------------------------------------------------------------------
 
 
