@@ -231,7 +231,8 @@ def test_a_full_disk_is_one_sentence_and_what_was_stored_stays(tmp_path: Path) -
     ("line", "sentence"),
     [
         ("", "choose what to run"),
-        ("gemm", "there is no probe 'gemm'"),
+        ("gemm", "there is no probe 'gemm': did you mean gemm-fp8? `whorl probe list` lists the probes: idle, gemm-"),
+        ("launch --suite slow", "'slow' is not one of 'quick', 'standard', 'full'"),
         ("gemm-fp33", "there is no probe 'gemm-fp33': did you mean gemm-fp32?"),
         ("launch --set period=1", "period works only with power-square"),
         ("power-square --set period=0.001", "from 0.04 to 60 s"),

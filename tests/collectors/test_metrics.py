@@ -10,7 +10,6 @@ import pytest
 
 from whorl import collectors
 from whorl.collectors.backend import BACKENDS, Backend, find_backend
-from whorl.errors import InputError
 from whorl.store import metrics
 from whorl.store.metrics import BOARD_POWER, METRICS, Call, Gpm
 from whorl.store.schema import MINUTES, TELEMETRY
@@ -76,5 +75,3 @@ def test_every_backend_is_in_the_table() -> None:
         assert isinstance(kind, type)
         assert issubclass(kind, Backend)
         assert kind.name == name
-    with pytest.raises(InputError, match="there is no backend 'x'; there are nvml, simulated"):
-        find_backend("x")
