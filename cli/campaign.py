@@ -10,9 +10,8 @@ from typing import Any
 import click
 
 from ..store.configuration import configured
-from .options import OptionKey, Span, configured_option, json_option, options, settings, store_option
+from .options import SUITES, OptionKey, Span, configured_option, json_option, options, settings, store_option
 
-_SUITES = ("quick", "standard", "full")
 _SCHEDULERS = ("slurm", "pbs", "lsf", "flux")
 
 _scheduler_option = click.option(
@@ -23,7 +22,7 @@ _scheduler_option = click.option(
 
 _names_argument = click.argument("names", nargs=-1, metavar="[NAME]...")
 _measured_options = (
-    click.option("--suite", type=click.Choice(_SUITES), help="How thoroughly; without NAMEs, also which probes."),
+    click.option("--suite", type=SUITES, help="How thoroughly; without NAMEs, also which probes."),
     click.option(
         "--neighbours",
         type=click.Choice(["idle", "busy"]),

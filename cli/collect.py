@@ -14,6 +14,8 @@ import click
 from ..dashboards.words import many
 from ..errors import WhorlError
 from .options import (
+    DCGM_ROWS,
+    EXPORTER_ROWS,
     OptionKey,
     Span,
     any_store_option,
@@ -42,13 +44,8 @@ if TYPE_CHECKING:
 @backend_option(
     default="nvml",
     says="What is read: nvml, dcgm, prometheus or simulated.",
-    dcgm=(
-        OptionKey("host", click.STRING, "The engine.  [default: this node's, else its own]", metavar="HOST:PORT"),
-        OptionKey("socket", click.STRING, "The engine, by its Unix socket.", metavar="PATH"),
-    ),
-    prometheus=(
-        OptionKey("url", click.STRING, "The page of an exporter. May be repeated.", metavar="URL", multiple=True),
-    ),
+    dcgm=DCGM_ROWS,
+    prometheus=EXPORTER_ROWS,
     simulated=simulated_rows(1024, "8", "H100"),
 )
 @click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: as Slurm calls it, else local]")

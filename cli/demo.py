@@ -14,6 +14,7 @@ import click
 
 from .ending import Ending, stays
 from .options import (
+    SUITES,
     OptionKey,
     Span,
     any_store_option,
@@ -24,7 +25,6 @@ from .options import (
     require_store,
     seed_option,
     settings,
-    suite_option,
 )
 from .probe import leave
 
@@ -40,7 +40,7 @@ _REPORT = "report.html"  # in the demo's folder
     "demo", invoke_without_command=True, short_help="Measure, compare and report in one command; needs no GPU."
 )
 @click.option("--out", metavar="DIR", default="demo", show_default=True, help="Folder of the store and the report.")
-@suite_option("How many probes, and how thoroughly.")
+@click.option("--suite", type=SUITES, default="quick", show_default=True, help="How many probes, and how thoroughly.")
 @click.option(
     "--backend",
     type=click.Choice(["auto", "cuda", "simulated"]),

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .options import OptionKey, backend_option, json_option
+from .options import DCGM_ROWS, EXPORTER_ROWS, backend_option, json_option
 
 
 @click.command("doctor", short_help="What works on this machine, and why the rest does not.")
@@ -17,13 +17,8 @@ from .options import OptionKey, backend_option, json_option
     "prometheus",
     says="Also read a dcgm or prometheus that stands elsewhere.",
     several=True,
-    dcgm=(
-        OptionKey("host", click.STRING, "The engine.  [default: this node's, else its own]", metavar="HOST:PORT"),
-        OptionKey("socket", click.STRING, "The engine, by its Unix socket.", metavar="PATH"),
-    ),
-    prometheus=(
-        OptionKey("url", click.STRING, "The page of an exporter. May be repeated.", metavar="URL", multiple=True),
-    ),
+    dcgm=DCGM_ROWS,
+    prometheus=EXPORTER_ROWS,
 )
 @json_option
 def doctor(

@@ -72,6 +72,7 @@ any_store_option = store_choice()
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with a `schema` key, for programs.")
 
 
+SUITES = click.Choice(["quick", "standard", "full"])
 csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 model_option = click.option("--model", metavar="NAME", help="Simulated: V100, A100, H100 or H200.  [default: V100]")
 seed_option = click.option("--seed", type=click.IntRange(0), help="Simulated: the fleet's seed.  [default: 1]")
@@ -100,12 +101,6 @@ def options(*several: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return command
 
     return decorated
-
-
-def suite_option(says: str) -> Callable[[Any], Any]:
-    """How thoroughly to measure; quick where nothing is said."""
-    suites = click.Choice(["quick", "standard", "full"])
-    return click.option("--suite", type=suites, default="quick", show_default=True, help=says)
 
 
 def exclusive(*names: str) -> Callable[[dict[str, Any]], None]:
@@ -358,6 +353,13 @@ def simulated_rows(most: int, default: str = "4", model: str = "V100") -> tuple[
     )
 
 
+DCGM_ROWS = (
+    OptionKey("host", click.STRING, "The engine.  [default: this node's, else its own]", metavar="HOST:PORT"),
+    OptionKey("socket", click.STRING, "The engine, by its Unix socket.", metavar="PATH"),
+)
+EXPORTER_ROWS = (
+    OptionKey("url", click.STRING, "The page of an exporter. May be repeated.", metavar="URL", multiple=True),
+)
 FAULT_ROW = OptionKey(
     "fault",
     click.STRING,

@@ -13,6 +13,7 @@ from ..dashboards.documents import probes as documents
 from .ending import Ending, stays
 from .options import (
     FAULT_ROW,
+    SUITES,
     OptionKey,
     Span,
     any_store_option,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from ..probes.campaign import Report
     from ..probes.prolog import Fitness
 
-_SUITES = ("quick", "standard", "full")
 _SIMULATED = (
     *simulated_rows(999 * 32),
     OptionKey("faults", click.IntRange(0), "How many GPUs are faulty.  [default: 0]"),
@@ -57,9 +57,7 @@ def probe() -> None:
 @probe.command("run", short_help="Run probes on the GPUs here or on a simulated fleet.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @store_option
-@click.option(
-    "--suite", type=click.Choice(_SUITES), help="How thoroughly to measure; without NAMEs, also which probes."
-)
+@click.option("--suite", type=SUITES, help="How thoroughly to measure; without NAMEs, also which probes.")
 @backend_option(
     "cuda",
     "simulated",

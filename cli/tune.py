@@ -10,6 +10,7 @@ import click
 from ..errors import DeviceError, InputError
 from .ending import Ending, stays
 from .options import (
+    SUITES,
     OptionKey,
     Share,
     Span,
@@ -45,7 +46,7 @@ from .options import (
 )
 @click.option(
     "--suite",
-    type=click.Choice(["quick", "standard", "full"]),
+    type=SUITES,
     help="How thoroughly each trial is measured.  [default: standard; --stress: quick]",
 )
 @backend_option(

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from .options import (
+    SUITES,
     OptionKey,
     Span,
     When,
@@ -183,7 +184,7 @@ def diff(store: str, before: datetime, after: datetime, cluster: str | None, as_
         name="probes",
         multiple=True,
     ),
-    OptionKey("suite", click.Choice(["quick", "standard", "full"]), "How thoroughly.", "quick"),
+    OptionKey("suite", SUITES, "How thoroughly.", "quick"),
     OptionKey(
         "threshold",
         click.FloatRange(0, 100, min_open=True),
