@@ -212,9 +212,10 @@ def spb_document(plan: SpbPlan) -> Document:
     ]
     if plan.workers[0].layers is None:
         del columns[2]
+    slack = [100 * share for share in (plan.slack.mean, plan.slack.lower, plan.slack.upper)]
     parts: list[Part] = [
         f"A step takes {_mean(plan.step)}; with full backpropagation {_mean(plan.full)}. 1 = the median GPU.",
-        f"Slack, the share of the GPUs' time that other jobs can have: {_mean_share(plan.slack)}",
+        f"Slack, the share of the GPUs' time that other jobs can have: {with_interval(*slack, unit='%')}",
     ]
     if plan.gradient_shares is not None:
         mean = sum(plan.gradient_shares) / len(plan.gradient_shares)
@@ -231,10 +232,6 @@ def spb_document(plan: SpbPlan) -> Document:
 
 def _mean(figure: MeanInterval) -> str:
     return f"{number(figure.mean)} [{number(figure.lower)}, {number(figure.upper)}]"
-
-
-def _mean_share(figure: MeanInterval) -> str:
-    return with_interval(100 * figure.mean, 100 * figure.lower, 100 * figure.upper, unit="%")
 
 
 # -- power limits ------------------------------------------------------------------------------------------------

@@ -184,10 +184,7 @@ def _span_text(span: Span, names: Names) -> str:
 
 
 class _Drawing:
-    """A figure with a panel for each title and one for rows of bars, below each other.
-
-    It is made of plain dictionaries, which Plotly checks once, at the end: a part at a time took twice as long.
-    """
+    """A figure with a panel for each title and one for rows of bars, below each other."""
 
     def __init__(self, titles: Sequence[str], rows: Sequence[str], *, legend: bool) -> None:
         top = _TOP if legend else _BARE
