@@ -28,10 +28,12 @@ _COLUMNS = {
     "jobidraw": "JobIDRaw", "jobid": "JobID", "state": "State", "submit": "Submit", "start": "Start", "end": "End",
     "elapsedraw": "ElapsedRaw", "timelimitraw": "TimelimitRaw", "timelimit": "Timelimit", "nodelist": "NodeList",
     "nnodes": "NNodes", "allocnodes": "AllocNodes", "alloctres": "AllocTRES",
+    "eligible": "Eligible", "partition": "Partition",
     "job": "JobIDRaw", "limit_min": "TimelimitRaw", "nodes": "NNodes",
 }  # fmt: skip
 """Columns that are read, in lower case, with sacct's spelling: those of sacct, then those of the Mirage study's log."""
 _NODES = ("NNodes", "AllocNodes", "AllocTRES")
+_STEP = r"\.(?:\d+(?:\+\d+)?|batch|extern|interactive)$"  # of a job 7; 7.server is a job of PBS
 NEVER_BEGAN, STEP, TWICE = "that never began", "steps of jobs", "that the log has twice"
 
 
@@ -39,7 +41,12 @@ NEVER_BEGAN, STEP, TWICE = "that never began", "steps of jobs", "that the log ha
 class JobsLog:
     """Jobs that began, sorted by `submit_s`; jobs submitted at the same time stand in the order of the log."""
 
-    submit_s: FloatArray  # (jobs,) seconds since 1970, UTC, as all times here
+    submit_s: FloatArray
+    """(jobs,) when they began to queue, in seconds since 1970, UTC, as all times here.
+
+    That is their submission, or where the log says so when they could run: those that waited for another job or for a
+    set time did not wait for nodes until then.
+    """
     start_s: FloatArray  # (jobs,)
     end_s: FloatArray  # (jobs,) infinite for a job that was running when the log was written
     limit_s: FloatArray  # (jobs,) time limit, above 0
@@ -126,7 +133,7 @@ def _log(frame: pl.DataFrame, source: str, time_zone: str, refused: Refused, not
 
     frame = _named(frame, source)
     rows, job = frame.height + refused.count, pl.coalesce("JobIDRaw", "JobID")
-    frame = without(frame, job.str.contains(".", literal=True), STEP)
+    frame = without(frame, job.str.contains(_STEP), STEP)
     frame = sacct_output.add_times(frame, source, time_zone, refused, notes)
     frame = without(frame, _never_began(frame), NEVER_BEGAN)
     frame = refused.take(frame.with_columns(_limit_s().alias("limit_s"), _nodes().alias("nodes")), _rules())
@@ -136,7 +143,14 @@ def _log(frame: pl.DataFrame, source: str, time_zone: str, refused: Refused, not
         frame = without(frame, pl.int_range(pl.len()).over(key) < pl.len().over(key) - 1, TWICE)
     if not frame.height:
         raise InputError(f"{source} has no job to learn from: {_why_none(rows, refused, passed)}")
-    frame = frame.sort("submitted", LINE)
+    partitions = frame["Partition"].drop_nulls().value_counts(sort=True)
+    if partitions.height > 1:
+        notes.append(
+            f"its jobs are of {partitions.height} partitions ({partitions[0, 0]} has {partitions[0, 1]:,} of "
+            f"{frame.height:,}) and count as one queue for the same nodes; if they are not, save one: sacct -r NAME"
+        )
+    queued = pl.when(pl.col("eligible") < pl.col("began")).then(pl.max_horizontal("submitted", "eligible"))
+    frame = frame.with_columns(queued.fill_null(pl.col("submitted")).alias("submitted")).sort("submitted", LINE)
     submit_s, start_s, end_s = (
         frame[name].dt.epoch("us").cast(pl.Float64).to_numpy() / 1e6 for name in ("submitted", "began", "ended")
     )
@@ -162,7 +176,7 @@ def _named(frame: pl.DataFrame, source: str) -> pl.DataFrame:
     for names in (("Submit",), ("Start",), ("End",), ("TimelimitRaw", "Timelimit"), _NODES):
         if not set(names) & set(frame.columns):
             raise InputError(f"{source} has no column {names[0]}; save it with: {SAVE}")
-    columns_read = {*_COLUMNS.values(), "Eligible"}
+    columns_read = {*_COLUMNS.values()}
     frame = frame.select(LINE, *(name for name in frame.columns if name in columns_read))
     return sacct_output.known(frame, sorted(columns_read))
 

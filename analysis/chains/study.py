@@ -120,7 +120,8 @@ def chain_study(log: JobsLog, *, options: StudyOptions, progress: ProgressReport
 
 def _begins(log: JobsLog, test_from_s: float | None) -> tuple[FloatArray, float]:
     """When chains begin, ascending, and from when on they are tested. Raises InputError where none is."""
-    first_s = math.ceil(float(log.start_s.min()) / _DAY_S) * _DAY_S  # of jobs submitted earlier a log has only some
+    # A log since some time has of the jobs before it only those that still ran then: the first that ended tells it.
+    first_s = math.ceil(float(log.end_s.min()) / _DAY_S) * _DAY_S
     last_s = float(log.submit_s[-1]) - _ROOM_S
     if test_from_s is None:
         test_from_s = math.floor((first_s + 3 * last_s) / 4 / _DAY_S) * _DAY_S

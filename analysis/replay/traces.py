@@ -435,16 +435,15 @@ def _civil_s(text: str | None) -> float | None:
 
 def _slurm_rows(path: Path, text: str) -> TraceText:
     """Names of columns in lower case."""
-    if not sacct_output.is_json(text):
-        header = first_line(text)
-        return delimited(path, text.replace(header, header.lower(), 1), "|", quoting=False)
-    rows = sacct_output.rows_of_json(text, str(path)).rename({content.LINE: LINE}).rename(str.lower)
-    return TraceText(str(path), rows.with_columns(pl.col(pl.String).fill_null("").str.strip_chars()), place="job")
+    refused, notes = content.Refused(), list[str]()
+    rows = sacct_output.rows(text, str(path), refused, save="sacct -a -X -P -o " + _SACCT_FIELDS, notes=notes)
+    rows = rows.rename({content.LINE: LINE}).rename(str.lower).with_columns(pl.col(pl.String).fill_null(""))
+    notes += (f"{jobs(len(lines))} left out: {reason}" for reason, lines in refused.lines.items())
+    return TraceText(str(path), rows, notes, place="job" if sacct_output.is_json(text) else "line")
 
 
 def _slurm_jobs(table: TraceText, reading: TraceOptions) -> None:  # noqa: ARG001
     """Columns in any order, with more names than one for most; a job arrives when it was eligible, else submitted."""
-    table.frame = table.frame.drop("", strict=False)  # `sacct -p` ends each line with a delimiter
     names = table.names
     job, *shown_job = _present(table, "JobIDRaw", "JobID")
     arrival, tres = _present(table, "Submit", "Eligible"), _present(table, "AllocTRES", "AllocGRES", "ReqTRES")
@@ -506,8 +505,8 @@ def _fits_swf(first: str) -> bool:
 
 
 def _fits_sacct(first: str) -> bool:
-    names = {name.strip().lower() for name in first.split("|")}
-    return sacct_output.is_json(first) or (len(names) > 1 and bool(names & {"jobid", "jobidraw"}))
+    names = set(re.split(r"[|\x1f;,\s]+", first.lower().replace('"', "")))
+    return sacct_output.is_json(first) or bool(names & {"jobid", "jobidraw"} and names & {"submit", "eligible"})
 
 
 def _fits_pai(first: str) -> bool:
@@ -539,6 +538,7 @@ _PHILLY = {
     "jobid": pl.String, "vc": pl.String, "submitted_time": pl.Float64, "gpus": pl.Float64, "run time": pl.Float64,
     "attempts": pl.Int64, "ended": pl.Boolean,
 }  # fmt: skip
+_SACCT_FIELDS = "JobIDRaw,Submit,Eligible,ElapsedRaw,TimelimitRaw,AllocTRES,State,Partition,User"
 _NOT_STARTED = ("PENDING", "CONFIGURING", "RESV_DEL_HOLD")
 _NOT_ENDED = ("RUNNING", "SUSPENDED", "COMPLETING", "RESIZING", "STOPPED", "SIGNALING", "STAGE_OUT")
 _GPU = re.compile(r"(?:^|,)(?:gres[/:])?gpu(?P<type>:[^:=,(]+)?[:=](?P<gpus>\d+)(?=[,(]|$)")

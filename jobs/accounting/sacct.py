@@ -178,7 +178,9 @@ def _with_gpus(rows: pl.DataFrame, name: str, accounts: Accounts) -> pl.DataFram
         text.str.contains(SHARDS).alias("shared"),
     )
     too_many = (pl.col("job_gpus") >= _MOST_GPUS).fill_null(False)
-    rows = accounts.refused.take(rows, [(too_many, "AllocTRES counts more GPUs than any cluster has")])
+    is_cut = text.str.ends_with("+")
+    rules = [(too_many, "AllocTRES counts more GPUs than any cluster has"), (is_cut, "AllocTRES was cut; give -P")]
+    rows = accounts.refused.take(rows, rules)
     with_gpus = accounts.pass_over(rows, pl.col("job_gpus").is_null() & ~pl.col("shared"), NO_GPU)
     if rows.height and not with_gpus.height:
         accounts.notes.append(

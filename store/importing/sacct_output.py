@@ -1,5 +1,5 @@
-"""What `sacct` prints, as rows of text under the names of its fields: `sacct -P`, `sacct --json` (Slurm 21.08 and
-later), and files of other programs with a header and a delimiter. And the times in them.
+"""What `sacct` prints, as rows of text under the names of its fields: `sacct -P`, aligned columns, `sacct --json` (of
+Slurm 21.08 and later), and files of other programs with a header and a delimiter. And the times in them.
 
 Every version of `--json` spells some values in its own way (data_parser v0.0.36 to v0.0.44): a number is a number,
 null, or {"set", "infinite", "number"}; a state is a word or a list; a step has its own number, or that of the job too.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -67,9 +68,10 @@ def rows(
     lines = lines.filter(pl.col("text").str.strip_chars(" \t") != "")
     if not lines.height:
         raise InputError(f"{name} is empty; save it again, for example with: {save}")
-    header = lines["text"][0].lstrip("\ufeff")
-    if "\0" in header:  # UTF-16, as PowerShell redirects output
+    if "\0" in lines["text"][0]:  # UTF-16, as PowerShell redirects output
         raise InputError(f"{name} is not text in UTF-8 (it holds zero bytes); save it in UTF-8")
+    lines = _parted(lines, notes, save)
+    header = lines["text"][0].lstrip("\ufeff")
     delimiter = max(_DELIMITERS, key=header.count)
     names = [column.strip().strip('"') for column in header.split(delimiter)]
     if names[-1] == "":  # sacct -p ends each line with the delimiter
@@ -77,6 +79,8 @@ def rows(
         lines = lines.with_columns(pl.col("text").str.strip_suffix(delimiter))
     if check is not None:
         check(header, names)
+    if any(map(str.isdigit, names)):
+        raise InputError(f"{name}: its first line names no columns, as sacct -n leaves them out; save it with: {save}")
     twice = next((column for column in names if names.count(column) > 1), None)
     if twice is not None:
         raise InputError(f"{name} has the column {twice} twice; save it with: {save}")
@@ -88,6 +92,32 @@ def rows(
     if delimiter == "," and len(cells) and (cells["cells"].list.len() > len(names)).all():
         raise InputError(f"{name} is parted by commas, which stand in its fields too; save it with: {save}")
     return _even(cells, names, delimiter, refused, notes=notes)
+
+
+def _parted(lines: pl.DataFrame, notes: list[str], save: str) -> pl.DataFrame:
+    """The lines with a delimiter where `sacct` without -P wrote aligned columns, below each of which it draws a line.
+
+    It cuts what is wider than a column, and ends it with a plus sign. A number of a job that was cut is left empty.
+    """
+    rule = lines["text"][1] if lines.height > 1 else ""
+    if not re.fullmatch(r" *-+( +-+)* *", rule):
+        return lines
+    columns = [match.span() for match in re.finditer("-+", rule)]
+    cells = lines.filter(pl.int_range(pl.len()) != 1).select(
+        LINE,
+        *(pl.col("text").str.slice(start, end - start).str.strip_chars().alias(str(start)) for start, end in columns),
+    )
+    names, cut_columns = cells.row(0)[1:], []
+    for name, (start, end) in zip(names, columns, strict=True):
+        cell = pl.col(str(start))
+        is_cut = cell.str.ends_with("+") & (cell.str.len_chars() == end - start)
+        if name.startswith("JobID"):
+            cells = cells.with_columns(pl.when(~is_cut).then(cell).otherwise(pl.lit("")).alias(str(start)))
+        elif name != "State" and (number := cells.select(is_cut.sum()).item()):
+            cut_columns.append(f"{number} of {name}")
+    if cut_columns:
+        notes.append(f"sacct without -P cut values ({', '.join(cut_columns)}); save it with: {save}")
+    return cells.select(LINE, pl.concat_str(pl.exclude(LINE), separator=_DELIMITERS[0]).alias("text"))
 
 
 def known(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:

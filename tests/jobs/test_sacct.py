@@ -242,9 +242,10 @@ def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: St
         job(4, NodeList="n[1-2]", NNodes=3),
         job(5, Start="yesterday"),
         job(6, Submit="Unknown"),
+        job(7, AllocTRES="billing=8+"),
     ]
     file = tmp_path / "bad.txt"
-    file.write_text(text(*rows) + "7|8\n")
+    file.write_text(text(*rows) + "8|8\n")
     done = whorl(store, "--log", file)
     assert done.exit_code == 2, done.output
     assert [row[0] for row in now(store, "job_id")] == ["1"]
@@ -254,7 +255,8 @@ def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: St
         5: "NodeList does not have as many nodes as NNodes says: it was cut",
         6: "Start is no time",
         7: "it has no time of submission",
-        8: f"it has 2 fields, but the header names {len(COLUMNS)}",
+        8: "AllocTRES was cut",
+        9: f"it has 2 fields, but the header names {len(COLUMNS)}",
     }.items():
         assert f"bad.txt: refused line {line}: {why}" in done.stderr
     whorl(store, "--log", file)

@@ -191,6 +191,38 @@ def test_bad_rows_are_refused_with_their_lines_and_the_others_used(tmp_path: Pat
     assert log.refused["Submit is no time"] == [3]
 
 
+def test_aligned_columns_are_read_and_what_sacct_cut_is_told(tmp_path: Path) -> None:
+    text = (
+        "JobID             State              Submit               Start                 End  Timelimit   NNodes \n"
+        "------------ ---------- ------------------- ------------------- ------------------- ---------- -------- \n"
+        "7             COMPLETED 2022-11-01T00:00:00 2022-11-01T00:00:05 2022-11-01T00:01:00   00:30:00        2 \n"
+        "7.batch       COMPLETED 2022-11-01T00:00:00 2022-11-01T00:00:05 2022-11-01T00:01:00                   2 \n"
+        "8            CANCELLED+ 2022-11-01T00:00:00 2022-11-01T00:00:09 2022-11-01T00:00:09   00:30:00        1 \n"
+        "47110815_10+     FAILED 2022-11-01T00:00:00 2022-11-01T00:00:09 2022-11-01T00:00:19 2-00:00:00        1 \n"
+        "47110815_10+     FAILED 2022-11-01T00:00:00 2022-11-01T00:00:09 2022-11-01T00:00:19 2-00:00:00        1 \n"
+    )
+    log = written(tmp_path, text)
+    assert (log.nodes.tolist(), log.limit_s.tolist()) == ([2, 1, 1], [1800, 172_800, 172_800])
+    assert log.passed == {STEP: 1, NEVER_BEGAN: 1}
+    assert not log.notes
+    (note,) = written(tmp_path, text.replace("2022-11-01T00:01:00   00", "2022-11-01T00:01:0+   00")).notes
+    assert note.startswith("sacct without -P cut values (1 of End); save it with: ")
+
+
+def test_jobs_of_pbs_are_no_steps_and_two_partitions_are_told(tmp_path: Path) -> None:
+    text = "job,partition,submit,start,end,limit_min,nodes\n"
+    text += "".join(f"{job}.pbs01,{'ab'[job > 2]},{T0},{T0},{T0 + 9},30,1\n" for job in range(1, 6))
+    log = written(tmp_path, text)
+    assert len(log) == 5
+    assert "2 partitions (b has 3 of 5) and count as one queue" in log.notes[0]
+
+
+def test_a_job_that_waited_for_another_job_queued_from_when_it_could_run(tmp_path: Path) -> None:
+    text = "JobIDRaw|Submit|Eligible|Start|End|TimelimitRaw|NNodes\n"
+    text += f"1|{T0}|{T0 + 60}|{T0 + 90}|{T0 + 99}|30|1\n2|{T0}|Unknown|{T0 + 90}|{T0 + 99}|30|1\n"
+    assert written(tmp_path, text).waits_s.tolist() == [90, 30]
+
+
 def test_the_night_in_which_clocks_go_back(tmp_path: Path) -> None:
     """In Berlin 02:30 occurred twice on 2022-10-30: the elapsed seconds say which one it was."""
     text = "JobIDRaw|Submit|Start|End|ElapsedRaw|TimelimitRaw|NNodes\n"
@@ -216,6 +248,7 @@ def test_rows_that_were_asked_live() -> None:
         ("", "is empty"),
         (SACCT, "has no job to learn from: it has no rows"),
         (SACCT.replace("TimelimitRaw|", "") + "1|COMPLETED|1|2|3|1\n", "has no column TimelimitRaw"),
+        ("1|COMPLETED|1667260800|1667260800|1667260800|30|1\n", "its first line names no columns"),
         (SACCT + "1|PENDING|1667260800|Unknown|Unknown|30|1\n", "1 are jobs that never began"),
         (SACCT + "1|RUNNING|gestern|heute|Unknown|30|1\n", "the first in line 2: Submit is no time"),
         (SACCT.replace("State", "Start") + "1|2|2|3|4|5|6\n", "has the column Start twice"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -66,6 +67,17 @@ def test_where_nobody_waits_policies_that_predict_tie_with_reactive() -> None:
     for policy in ("reactive", "average", "test-only", "known", "p75"):
         assert (rows[policy]["interruption_h"], rows[policy]["overlap_h"]) == pytest.approx((0, 0), abs=0.05)
     assert rows["lead6"]["overlap_h"] == pytest.approx(6, abs=0.1)
+
+
+def test_chains_begin_where_a_log_that_begins_in_the_middle_has_all_jobs() -> None:
+    """`sacct -S` lists all jobs that ended since then, one of which may run for weeks already."""
+    log = drawn_log(13, 300, load=0.3)
+    end_s = log.end_s.copy()
+    end_s[0] = float(log.submit_s[200])
+    since = replace(log, end_s=end_s).where(end_s >= log.submit_s[150])
+    (row,) = chain_study(since, options=StudyOptions(16, policies=("reactive",), test_from_s=0.0))
+    first_s = np.ceil(log.end_s[log.end_s >= log.submit_s[150]].min() / DAY_S) * DAY_S
+    assert row.n == np.ceil((log.submit_s[-1] - 5 * DAY_S - first_s) / (4 * HOUR_S))
 
 
 def test_an_hour_of_overlap_picks_the_quantile() -> None:
