@@ -195,13 +195,19 @@ def least(effects: Sequence[Smallest]) -> str | None:
         reasons = [reason for smallest in effects if (reason := why_none(smallest))]
         return f"No GPU could have been named for one workload alone: {reasons[0]}." if reasons else None
     parts = [
-        f"{smallest.pct:.1f} % in {smallest.workload} ({many(smallest.gpus, 'GPU')}, "
+        f"{smallest.pct:.1f} % in {smallest.workload} ({_by_time_alone(smallest)}{many(smallest.gpus, 'GPU')}, "
         f"{many(smallest.sittings, 'sitting')} each)"
         for smallest in dict.fromkeys((nameable[0], nameable[-1]))
     ]
     others = len(nameable) - 2
     between = "" if others < 1 else "; the third lies between" if others == 1 else f"; the other {others} lie between"
     return f"Too small to see: a GPU slower by less than about {' or '.join(parts)}{between}."
+
+
+def _by_time_alone(smallest: Smallest) -> str:
+    """What a GPU must be slower by whose lower clock tells why, where that is more."""
+    alone = f"{smallest.any_clock_pct or 0.0:.1f} %"
+    return "" if smallest.any_clock_pct is None or alone == f"{smallest.pct:.1f} %" else f"{alone} at a lower clock; "
 
 
 def to_watch(verdicts: Sequence[Verdict], beside: Iterable[str] = ()) -> Table | None:

@@ -25,6 +25,7 @@ from whorl.analysis.verdicts.model import Model
 from whorl.analysis.verdicts.plan import planned
 from whorl.analysis.verdicts.verdict import Gap
 from whorl.analysis.verdicts.watch import known
+from whorl.dashboards.documents.verdicts import least
 from whorl.store.schema import arrow_rows
 from whorl.tests.analysis.verdicts.made import Change, fleet
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, judged_store, uuid
@@ -150,3 +151,10 @@ def test_judging_does_not_load_what_takes_a_second_to_import() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_what_a_lower_clock_hides_is_told_beside_what_a_usual_clock_hides() -> None:
+    limit = Smallest("gemm", None, 4.9, any_clock_pct=14.0, gpus=16, sittings=3, why=None)
+    says = "Too small to see: a GPU slower by less than about 4.9 % in gemm ("
+    assert least([limit]) == says + "14.0 % at a lower clock; 16 GPUs, 3 sittings each)."
+    assert least([replace(limit, any_clock_pct=4.94)]) == says + "16 GPUs, 3 sittings each)."
