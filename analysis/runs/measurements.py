@@ -171,7 +171,8 @@ def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     settings = limits(store, runs)
     # Most stores have one kind of each workload: then no row needs a name of its own.
     models_then = _models_then(store, sightings)
-    works_of_gpus = runs.select(pl.col(*keys, "gpu").cast(pl.Categorical)).unique().cast(pl.String)
+    works_of_gpus = runs.lazy().select(pl.col(*keys, "gpu").cast(pl.Categorical)).unique()
+    works_of_gpus = works_of_gpus.collect(engine="streaming").cast(pl.String)  # in much less memory
     works_of_gpus = store.collect(works_of_gpus.lazy().join(models, on=["cluster", "gpu"], how="left"))
     one_model = works_of_gpus.group_by(keys).agg(pl.col("model").n_unique() == 1)["model"].all()
     if one_model and models_then is None and all(settings[name].n_unique() <= 1 for name in ("limit", "lock")):

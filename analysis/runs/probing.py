@@ -361,7 +361,7 @@ def _probed(store: Store, name: str | None, cluster: str, *, every: bool) -> Pro
     names = other_names(store, cluster) if name is None else {}
     events = _events(store, cluster, runs)
     touched = runs["gpu"] if runs.height else events.filter(IS_FACT)["gpu"].drop_nulls()
-    gpus = gpus_of(store, cluster, touched.cast(pl.String).unique(), names)
+    gpus = gpus_of(store, cluster, touched.unique().cast(pl.String), names)
     runs = runs.hstack(figures(store, runs["run_id"]))
     if names:
         runs = runs.with_columns(pl.col("gpu").replace(names))

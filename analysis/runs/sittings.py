@@ -183,7 +183,7 @@ def sittings(
     runs = np.diff(np.append(first, len(series)))
     ranked = sorted_in_groups(value, sitting, runs)
     low, high = ranked[first + (runs - 1) // 2], ranked[first + runs // 2]
-    warm = np.full(len(first), np.nan)
+    warm = np.broadcast_to(np.nan, len(first))
     if warmth is not None:
         warm_runs = np.isfinite(warmth)
         warm = groups_median(warmth[warm_runs], sitting[warm_runs], len(first))

@@ -428,7 +428,7 @@ class _Judging:
     ) -> tuple[datetime | None, datetime | None, tuple[str, ...]]:
         """When runs of these GPUs and workloads began first and last, and the newest of them; of all workloads if none
         is given."""
-        rows = pl.concat([self.model.runs_of(gpu) for gpu in gpus])
+        rows = self.model.runs_of(gpus)
         if workloads:
             rows = rows.filter(pl.col("workload").is_in(list(workloads)))
         rows = rows.sort("began", nulls_last=False)

@@ -21,7 +21,7 @@ from ...store.names import plain_workload
 from ...store.schema import LEVELS
 from ..runs.measurements import codes, coupled_jobs
 from ..runs.probing import Probed, names_of, only, parted
-from ..runs.sittings import UNKNOWN, Bools, Floats, Ints, days, groups_median, latest, step_of
+from ..runs.sittings import UNKNOWN, Bools, Floats, Ints, days, groups_median, in_order, latest, step_of
 from ..spread.repeats import JOBS_COUPLE, SOME
 from ..statistics.ordering import PROBABILITIES, bounds
 from ..statistics.repeatability import Moments, icc
@@ -212,17 +212,17 @@ class Model:
         """Of which runs and workloads nothing, or not all, can be concluded."""
         return [*self.left_out, *(figure.gap for figure in self.times if figure.gap is not None)]
 
-    def runs_of(self, gpu: str) -> pl.DataFrame:
-        """The runs of a GPU: workload, began, run_id."""
-        place = self.place[gpu]
-        rows, edges = self._runs_by_gpu
-        return rows.slice(int(edges[place]), int(edges[place + 1] - edges[place]))
+    def runs_of(self, gpus: Iterable[str]) -> pl.DataFrame:
+        """The runs of these GPUs: workload, began, run_id."""
+        order, edges = self._runs_by_gpu
+        places = [order[edges[place] : edges[place + 1]] for place in (self.place[gpu] for gpu in gpus)]
+        return self.runs.select("workload", "began", "run_id")[np.concatenate(places)]
 
     @cached_property
-    def _runs_by_gpu(self) -> tuple[pl.DataFrame, Ints]:
-        rows = self.runs.select("gpu_no", "workload", "began", "run_id").sort("gpu_no")
-        edges = np.searchsorted(rows["gpu_no"].to_numpy(), np.arange(len(self.gpus) + 1))
-        return rows.drop("gpu_no"), edges
+    def _runs_by_gpu(self) -> tuple[Ints, Ints]:
+        """The places of all runs, GPU by GPU, and where those of each GPU begin."""
+        gpu, at = (self.runs[name].to_numpy() for name in ("gpu_no", "at"))
+        return in_order(gpu, at), bounds(gpu, len(self.gpus))
 
     def _parts(self) -> Iterator[pl.DataFrame]:
         """The runs of each model and workload, one part at a time: all of a large fleet's are a copy of its runs."""
