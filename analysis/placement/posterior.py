@@ -108,8 +108,9 @@ class Posterior:
         outside = np.minimum(even - 1.0, 0.0) + np.maximum(even - last + 1.0, 0.0)
         place = np.clip(even + outside * (1.0 / (last * _BETWEEN[0]) - 1.0), 0.0, last)
         below = np.minimum(place.astype(np.intp), last - 1)
-        low = table[self.row, below].astype(np.float64)
-        drawn: Floats = low + (place - below) * (table[self.row, below + 1] - low)
+        at, values = self.row * table.shape[1] + below, table.ravel()
+        low = values[at].astype(np.float64)
+        drawn: Floats = low + (place - below) * (values[at + 1] - low)
         return drawn
 
 
