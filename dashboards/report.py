@@ -161,7 +161,7 @@ class Looked:
 
         InputError without times.
         """
-        every_map = maps(self.beside, self.campaign.gpus, self.fleet.looks)
+        every_map = maps(self.beside, self.fleet.grid, self.fleet.looks)
         times = {name.removeprefix("time: "): map_ for name, map_ in every_map.items() if name.startswith("time: ")}
         if not times:
             raise InputError("no run here has a time: there is nothing to compare")
@@ -487,7 +487,7 @@ def _where(looked: Looked, noun: str) -> list[Part]:
             "The machine",
             f"{documents.cells_of(looked.fleet.grid)}; a gap: not measured. Colours: how far a GPU is from the median "
             f"of its model, the same for all times.{large}",
-            maps(beside, campaign.gpus, marked),
+            maps(beside, looked.fleet.grid, marked),
         )
     ]
     level = level_of(beside)
@@ -525,7 +525,7 @@ def _marks(rows: pl.DataFrame, looked: Looked) -> figures.Marks:
 
 def _timed_first(rows: pl.DataFrame) -> list[str]:
     """The probes of rows, those that measure no time last: the first one is what a reader sees."""
-    timed = set(rows.drop_nulls("slower_pct")["workload"])
+    timed = set(rows.drop_nulls("slower_pct")["workload"].unique())
     return sorted(rows["workload"].unique(maintain_order=True), key=lambda probe: probe not in timed)
 
 

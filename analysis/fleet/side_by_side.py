@@ -198,7 +198,7 @@ def against(campaign: Probed, names: Mapping[str, str]) -> list[Against]:
         by_gpu = by_gpu.with_columns((100 * (pl.col("value") / typical.over("model") - 1)).alias("excess")).sort(
             "excess", "gpu"
         )
-        gpus = tuple(map(str, by_gpu["gpu"]))
+        gpus = tuple(by_gpu["gpu"].cast(pl.String).to_list())
         typical_ms = float(np.median(by_gpu["value"].to_numpy()))
         probes.append(Against(probe, gpus, tuple(names[gpu] for gpu in gpus), by_gpu["excess"].to_numpy(), typical_ms))
     return probes

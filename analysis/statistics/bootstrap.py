@@ -62,11 +62,12 @@ class GroupMoments:
         first, second = _pairs(self.sums)
         return self.sums[:, first] * self.sums[:, second] * np.where(first == second, 1.0, 2.0)
 
-    def figures(self, drawn: Counts) -> dict[str, Floats]:
+    def figures(self, drawn: Counts | Floats) -> dict[str, Floats]:
         """`log_cov` and `log_f`, the logarithms of the coefficient of variation and of the ratio of the mean squares
         between and within groups, for each row of `drawn` (replicates, units), and their standard errors
         `log_cov_error` and `log_f_error`, by the influence of each unit."""
-        weights, centre, (first, second) = drawn.astype(np.float64), self.moments.centre, _pairs(self.sums)
+        weights, centre = np.asarray(drawn, dtype=np.float64), self.moments.centre
+        first, second = _pairs(self.sums)
         products = weights @ self.products
         k, n, nm, nmm, within = (weights @ self.sums[:, :-1]).T
         nothing = np.zeros_like(n)
@@ -131,8 +132,8 @@ class Resampled:
         NaN where undefined.
         """
         p5, q1, median, q3, p95, low, high, worst = np.array([self._places(row) for row in drawn]).T
-        groups = self.groups
-        between, within, mean, sd = components(drawn.astype(np.float64), groups.sums, groups.moments.centre)
+        groups, counts = self.groups, drawn.astype(np.float64)
+        between, within, mean, sd = components(counts, groups.sums, groups.moments.centre)
         with np.errstate(all="ignore"):
             return {
                 "median": median,
@@ -142,7 +143,7 @@ class Resampled:
                 "cov_pct": 100.0 * sd / mean,
                 "worst_over_median": worst / median,
                 "icc": between / (between + within),
-                **groups.figures(drawn),
+                **groups.figures(counts),
             }
 
     def _places(self, drawn: npt.NDArray[np.int32]) -> list[float]:

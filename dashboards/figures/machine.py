@@ -305,25 +305,24 @@ def _rectangles(inside: NDArray[np.bool_], *, apart: bool) -> Iterator[tuple[int
 # -- maps of a figure ---------------------------------------------------------------------------------------------
 
 
-def maps(beside: pl.DataFrame, gpus: pl.DataFrame, marked: Mapping[str, Look]) -> dict[str, Figure]:
+def maps(beside: pl.DataFrame, grid: Grid, marked: Mapping[str, Look]) -> dict[str, Figure]:
     """By name: a map of each probe's times, and of power, clock and temperature in the probe that draws most power.
 
-    `beside`: of `analysis.fleet.side_by_side`; `gpus`: of the campaign. The colours of all times are the same.
+    `beside`: of `analysis.fleet.side_by_side`; `grid`: of the campaign's GPUs. The colours of all times are the same.
     """
-    grid = Grid.of(gpus)
     if beside.is_empty():
         return {}
     probes = beside.drop_nulls("slower_pct")["workload"].unique(maintain_order=True).to_list()
     medians = beside.drop_nulls("power_w").group_by("workload").agg(pl.col("power_w").median())
     strongest = medians.sort("power_w", "workload")["workload"].to_list()
-    if gpus.height > CELLS:
+    if len(grid.name) > CELLS:
         probes = strongest[-1:] or probes[:1]
     end = end_of(beside.filter(pl.col("workload").is_in(probes))["slower_pct"])
     figures = {}
     for probe in probes:
         times = _known(beside.filter(pl.col("workload") == probe), "slower_pct")
         figures[f"time: {probe}"] = heat_map(grid, times, "slower, %", "%", marked, end=end)
-    if strongest and gpus.height <= CELLS:
+    if strongest and len(grid.name) <= CELLS:
         rows = beside.filter(pl.col("workload") == strongest[-1])
         for column, name, title, unit in _FIGURES:
             if len(values := _known(rows, column)) > 1:

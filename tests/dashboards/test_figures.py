@@ -102,7 +102,7 @@ def test_a_picture_marks_and_names_the_odd_gpus_and_tells_who_was_not_judged() -
 @pytest.mark.long
 def test_a_map_shows_one_figure_and_healthy_cells_stay_pale(faulty: Faulty) -> None:
     campaign, beside, drawn = faulty
-    drawn_figures = maps(beside, campaign.gpus, drawn)
+    drawn_figures = maps(beside, Grid.of(campaign.gpus), drawn)
     probes = beside.drop_nulls("time")["workload"].unique(maintain_order=True).to_list()
     assert list(drawn_figures)[: len(probes)] == [f"time: {probe}" for probe in probes]
     assert [name.partition(":")[0] for name in list(drawn_figures)[len(probes) :]] == [
@@ -137,9 +137,9 @@ def test_colours_do_not_saturate_before_the_farthest_gpu() -> None:
 
 def test_gpus_without_a_figure_are_a_gap_and_their_mark_says_so(faulty: Faulty) -> None:
     campaign, beside, drawn = faulty
-    lost = next(iter(drawn))
-    drawn_figures = maps(beside.filter(pl.col("gpu") != lost), campaign.gpus, drawn)["time: pagerank"]
-    row, column = Grid.of(campaign.gpus).cell[lost]
+    lost, grid = next(iter(drawn)), Grid.of(campaign.gpus)
+    drawn_figures = maps(beside.filter(pl.col("gpu") != lost), grid, drawn)["time: pagerank"]
+    row, column = grid.cell[lost]
     assert math.isnan(drawn_figures.data[0].z[row][column])
     assert any("<br>n/a<br>" in text for trace in drawn_figures.data[1:] for text in trace.text)
 
