@@ -173,9 +173,9 @@ def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     settings = limits(store, runs)
     # Most stores have one kind of each workload: then no row needs a name of its own.
     models_then = _models_then(store, sightings)
-    works_of_gpus = runs.lazy().select(pl.col(*keys, "gpu").cast(pl.Categorical)).unique()
-    works_of_gpus = works_of_gpus.collect(engine="streaming").cast(pl.String)  # in much less memory
-    works_of_gpus = store.collect(works_of_gpus.lazy().join(models, on=["cluster", "gpu"], how="left"))
+    of_gpus = runs.lazy().select(pl.col(*keys, "gpu").cast(pl.Categorical)).unique()
+    of_gpus = of_gpus.collect(engine="streaming").lazy().cast(pl.String)  # in much less memory
+    works_of_gpus = store.collect(of_gpus.join(models, on=["cluster", "gpu"], how="left"))
     one_model = works_of_gpus.group_by(keys).agg(pl.col("model").n_unique() == 1)["model"].all()
     if one_model and models_then is None and all(settings[name].n_unique() <= 1 for name in ("limit", "lock")):
         return runs.with_columns(pl.col("workload").cast(pl.Categorical))
