@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
 
 
 _BYTES_OF_ROW = 13  # of telemetry as a collector writes it, 14 samples a row
+_FEW_ROWS = 6_000_000
+"""A piece of fewer rows takes in other GPUs: each costs a worker some 60 ms. So many rows of a few columns fit into
+400 MB."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def read(name: str, rows: Rows, columns: list[str] | None = None, *, only: ds.Ex
 
 
 def parts_of(name: str, rows: Rows) -> list[TablePart]:
-    """The pieces of a table: of a table by days, the files of a day whose GPUs have to do with each other.
+    """The pieces of a table: of a table by days, the files of some GPUs of a day.
 
     Their paths are absolute, as a worker may have another working directory.
     """
@@ -116,14 +118,22 @@ def rows_by_day(paths: Iterable[Path], gpus: frozenset[int] | None) -> dict[int,
         for path in of_day:
             in_file = manifest.gpus_of(path) if gpus is not None else None
             share = 1.0 if gpus is None or not in_file else len(gpus & in_file) / len(in_file)
-            with contextlib.suppress(FileNotFoundError):  # replaced by others meanwhile
-                rows = known_rows[path.name] if path.name in known_rows else path.stat().st_size / _BYTES_OF_ROW
-                days[day] = days.get(day, 0.0) + share * rows
+            days[day] = days.get(day, 0.0) + share * _rows_in(path, known_rows)
     return {day: round(rows) for day, rows in sorted(days.items())}
 
 
+def _rows_in(path: Path, known_rows: dict[str, int]) -> float:
+    """About how many rows a file of telemetry has, by its day's manifest or its size."""
+    if path.name in known_rows:
+        return known_rows[path.name]
+    try:
+        return path.stat().st_size / _BYTES_OF_ROW
+    except FileNotFoundError:  # replaced by others meanwhile
+        return 0.0
+
+
 def _groups(paths: list[Path], late: pa.Table | None) -> Iterator[tuple[list[Path], pa.Table | None]]:
-    """Groups of files of a day that share GPUs, directly or through others; late rows go with theirs.
+    """The files of a day in groups; those that share a GPU, directly or through others, are in one, with its late rows.
 
     A file shares a GPU by its name where the day's manifest has it, else by the hash of its name: of thousands of GPUs,
     some hashes are equal.
@@ -145,8 +155,21 @@ def _groups(paths: list[Path], late: pa.Table | None) -> Iterator[tuple[list[Pat
     if late is not None:
         late_gpus = late["gpu"].unique().to_pylist()
         gpus.append(frozenset(late_gpus) | gpu_hashes(late_gpus))
+    known_rows = day_manifest.rows if paths and (day_manifest := manifest.read(paths[0].parent)) else {}
+    together: list[Path] = []
+    n_rows = 0.0
     for group in _connected(gpus):
-        yield [paths[place] for place in group if place < len(paths)], late if group[-1] == len(paths) else None
+        if group[-1] == len(paths):  # the rows of other GPUs need not be compared with late rows
+            yield [paths[place] for place in group[:-1]], late
+            continue
+        in_group = [paths[place] for place in group]
+        more_rows = sum(_rows_in(path, known_rows) for path in in_group)
+        if together and n_rows + more_rows > _FEW_ROWS:
+            yield together, None
+            together, n_rows = [], 0.0
+        together, n_rows = together + in_group, n_rows + more_rows
+    if together:
+        yield together, None
 
 
 def _connected(sets: Sequence[frozenset[Any]]) -> list[list[int]]:

@@ -107,17 +107,15 @@ def test_a_large_fleet_is_in_many_parts_although_some_gpus_share_a_hash(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whorl.store.telemetry_files.MOST_ROWS", 80)
+    monkeypatch.setattr("whorl.store.parts._FEW_ROWS", 80)
     first_with: dict[int, str] = {}
     pairs = []
     for number in range(5000):
         gpu = f"node{number}/0"
         if first_with.setdefault(gpu_hash(gpu), gpu) != gpu:
             pairs.append((first_with[gpu_hash(gpu)], gpu))
-    half, others = sorted(zip(*pairs[:20], strict=True))
-    for gpus in (half, others):
-        store.append(
-            {"telemetry": readings([second // 20 for second in range(80)], gpus * 4)}, gpus[0].partition("/")[0]
-        )
+    for name, gpus in zip(("some", "others"), zip(*pairs[:20], strict=True), strict=True):
+        store.append({"telemetry": readings([second // 20 for second in range(80)], gpus * 4)}, name)
     store.compact(offline=True, now=LATER)
 
     def gpus_of_parts() -> list[set[str]]:
@@ -132,6 +130,8 @@ def test_a_large_fleet_is_in_many_parts_although_some_gpus_share_a_hash(
     store.append({"telemetry": readings([11], shared[0])}, "late")  # the name of its file tells a hash that two have
     assert sorted(map(len, gpus_of_parts())) == [1, 40]
     assert of_parts(store)[0] == seen(store)
+    monkeypatch.undo()
+    assert list(map(len, gpus_of_parts())) == [41]  # few rows are one piece
 
 
 # -- parts ------------------------------------------------------------------------------------------------------
