@@ -64,10 +64,14 @@ def read(folder: Path) -> Manifest | None:
 def names_of_gpus(folder: Path) -> dict[str, frozenset[str | None]]:
     """The GPUs of each file that the manifest of a day's folder names, in full: of thousands, some hashes are equal."""
     try:
-        listed = _stated(folder / NAME)["files"].items()
-        return {str(name): frozenset(gpus) for name, (_, _, gpus, _, _) in listed}
+        return _names(folder / NAME, (folder / NAME).lstat().st_mtime_ns)
     except _UNREADABLE:
         return {}
+
+
+@functools.lru_cache(maxsize=4)  # parts of a day are made one after another; names take memory
+def _names(path: Path, _changed: int) -> dict[str, frozenset[str | None]]:
+    return {str(name): frozenset(gpus) for name, (_, _, gpus, _, _) in _stated(path)["files"].items()}
 
 
 @functools.lru_cache(maxsize=1024)

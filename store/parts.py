@@ -92,19 +92,16 @@ def parts_of(name: str, rows: Rows) -> list[TablePart]:
     Their paths are absolute, as a worker may have another working directory.
     """
     over = complete(table(name), rows.late) if rows.late is not None and len(rows.late) else None
+    paths = [path.absolute() for path in rows.files]
     if not table(name).partitioned:
-        return [TablePart(name, None, _absolute(rows.files), over)] if rows.files or over is not None else []
-    by_day = file_names.by_day(rows.files)
+        return [TablePart(name, None, tuple(paths), over)] if paths or over is not None else []
+    by_day = file_names.by_day(paths)
     late = dict(days(over)) if over is not None else {}
     return [
-        TablePart(name, day, _absolute(paths), late_rows)
+        TablePart(name, day, tuple(of_group), late_rows)
         for day in sorted({*by_day, *late})
-        for paths, late_rows in _groups(by_day.get(day, []), late.get(day))
+        for of_group, late_rows in _groups(by_day.get(day, []), late.get(day))
     ]
-
-
-def _absolute(paths: Iterable[Path]) -> tuple[Path, ...]:
-    return tuple(path.absolute() for path in paths)
 
 
 def rows_by_day(paths: Iterable[Path], gpus: frozenset[int] | None) -> dict[int, int]:
@@ -140,8 +137,9 @@ def _groups(paths: list[Path], late: pa.Table | None) -> Iterator[tuple[list[Pat
     """
     listed = manifest.names_of_gpus(paths[0].parent) if paths else {}
     names_of: dict[int, list[str | None]] = {}
-    for name in frozenset[str | None]().union(*listed.values()):
-        names_of.setdefault(gpu_hash(name), []).append(name)
+    if any(path.name not in listed for path in paths):
+        for name in frozenset[str | None]().union(*listed.values()):
+            names_of.setdefault(gpu_hash(name), []).append(name)
     gpus: list[frozenset[str | int | None]] = []
     for path in paths:
         hashes = manifest.gpus_of(path)

@@ -27,14 +27,14 @@ from .system import files
 from .views import FIGURES, FIND, NOTE, WINDOW, WINDOW_FIGURES
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import duckdb
 
     from .parts import TablePart
     from .snapshot import Rows
 
 Integers = NDArray[np.int64]
-Tenths = tuple[Integers, Integers]
-"""How many readings of a window have each tenth of a watt: sorted numbers window << 16 | tenth, and the readings."""
 
 _COLUMNS = (*KEY, *BOARD_POWER, "quality", "energy_mj", "sm_clock_mhz", "temperature_c")
 _LEAST_MW, _MOST_MW = 500, 5_000_000  # what a board can draw, as `analysis.energy.sensor` judges readings
@@ -42,7 +42,7 @@ _LOW, _HIGH = -(2**63), 2**63 - 1
 _TENTH = 16  # bits of a tenth of a watt
 _TENTHS = (1 << _TENTH) - 1
 _MOST_KEYS = 1 << 22
-_NO_TENTHS: Tenths = np.zeros(0, np.int64), np.zeros(0, np.int64)
+_NO_INTEGERS: Integers = np.zeros(0, np.int64)
 _REDUCED = {  # figures of a window: how those of two slices become one, and where they begin
     "n": (np.add, 0), "sum_mw": (np.add, 0), "most_mw": (np.maximum, 0),
     "clocks": (np.add, 0), "sum_mhz": (np.add, 0), "celsius": (np.maximum, _LOW),
@@ -126,8 +126,6 @@ def readings(
     A batch has the keys and the `columns` that are not all NULL in its file, and is sorted by GPU and time; batches are
     in no order. Text is dictionary-encoded. Raises as `figures`.
     """
-    if not rows.files and rows.late is None:
-        return
     index = WindowIndex(_in_one(windows))
     for part in parts_of(TELEMETRY.name, _near(rows, index)):
         for batch, _ in _batches(part, index, rows, [*dict.fromkeys((*KEY, *columns))]):
@@ -144,7 +142,7 @@ class WindowIndex:
 
     def __init__(self, windows: pa.RecordBatch) -> None:
         """`windows` has the columns `WINDOW`."""
-        (cluster, clusters), (gpu, gpus) = (_ranks(windows[name]) for name in ("cluster", "gpu"))
+        (cluster, clusters), (gpu, gpus) = (_ranks(windows[name].to_pylist()) for name in ("cluster", "gpu"))
         names = [(name or "").encode() for name in gpus]
         began, until = (_numbers(windows, name, absent) for name, absent in (("began", _HIGH), ("until", _LOW)))
         self.rows: Integers = np.lexsort((began, cluster, gpu))
@@ -158,13 +156,14 @@ class WindowIndex:
             (clusters[cluster[piece.start]], gpus[gpu[piece.start]]): piece for piece in pieces
         }  # the numbers of each cluster and GPU
         latest = [np.maximum.accumulate(self.times_us[1, piece]) for piece in pieces]
-        self._latest_us = np.concatenate([np.zeros(0, np.int64), *latest])  # the last end of a GPU's windows so far
+        self._latest_us = np.concatenate([_NO_INTEGERS, *latest])  # the last end of a GPU's windows so far
         self._gpus = [names[gpu[first]] for first in edges]
         self._edges = [*edges, len(gpu)]
         self._first_us = self.times_us[0, edges]
         self._until_us = self._latest_us[[piece.stop - 1 for piece in pieces]]
         within = int(began.min(initial=_HIGH)), int(until.max(initial=_LOW)) - 1
-        self.bounds = file_names.Bounds(*within, file_names.gpu_hashes(gpu for _, gpu in self._of_gpu))
+        self.gpus = frozenset(gpus)
+        self.bounds = file_names.Bounds(*within, file_names.gpu_hashes(gpus))
         """Between which times, and of which GPUs, readings can be in windows."""
 
     def before(self, gpu: bytes) -> int:
@@ -185,7 +184,7 @@ class WindowIndex:
         ts = batch["ts"].view("int64").to_numpy()
         (cluster, clusters), (gpu, gpus) = _codes(batch["cluster"]), _codes(batch["gpu"])
         begins = np.flatnonzero((gpu[1:] != gpu[:-1]) | (cluster[1:] != cluster[:-1])) + 1
-        numbers, places = [np.zeros(0, np.int64)], [np.zeros((2, 0), np.int64)]
+        numbers, places = [_NO_INTEGERS], [np.zeros((2, 0), np.int64)]
         for begin, end in itertools.pairwise([0, *begins.tolist(), len(ts)]) if len(ts) else ():
             of_gpu = self._of_gpu.get((clusters[cluster[begin]], gpus[gpu[begin]]))
             if of_gpu is not None:
@@ -217,9 +216,8 @@ class _Slices:
         return np.arange(self.counts.sum()) + np.repeat(self.first - self.starts, self.counts)
 
 
-def _ranks(column: pa.Array) -> tuple[Integers, list[str | None]]:
+def _ranks(texts: list[str | None]) -> tuple[Integers, list[str | None]]:
     """Each text's position in the order of their bytes, and the texts in this order."""
-    texts = column.to_pylist()
     in_order = sorted({*texts}, key=lambda text: (text or "").encode())
     ranks = {text: rank for rank, text in enumerate(in_order)}
     return np.fromiter(map(ranks.__getitem__, texts), np.int64, len(texts)), in_order
@@ -234,9 +232,13 @@ def _codes(column: pa.Array) -> tuple[NDArray[Any], list[str | None]]:
 
 def _near(rows: Rows, index: WindowIndex) -> Rows:
     """The rows without files that have none in windows."""
-    free, contested = (
-        [path for path in paths if manifest.may_hold(path, index.bounds)] for paths in (rows.free, rows.contested)
-    )
+
+    def may_hold(path: Path) -> bool:
+        return manifest.may_hold(path, index.bounds) and not index.gpus.isdisjoint(
+            manifest.names_of_gpus(path.parent).get(path.name, index.gpus)
+        )
+
+    free, contested = ([path for path in paths if may_hold(path)] for paths in (rows.free, rows.contested))
     return dataclasses.replace(rows, free=free, contested=contested)
 
 
@@ -295,7 +297,8 @@ class _Totals:
         self._median, self._p95 = (np.full(len(windows), np.nan) for _ in range(2))
         self._keys: list[Integers] = []  # window << _TENTH | tenth, of all other readings
         self._room = 0  # for so many of them
-        self._tenths = _NO_TENTHS  # of windows that go on on another day, or have too many readings
+        # Of windows that go on on another day, or have too many readings: sorted keys, and how many readings have each.
+        self._tenths = _NO_INTEGERS, _NO_INTEGERS
 
     def begin(self, day: int) -> None:
         """Readings of a piece of this day follow: all that the day has of their GPUs. Days come in their order."""
@@ -351,7 +354,7 @@ class _Totals:
 
     def _take_quantiles(self, complete: int) -> None:
         """Take those of windows below this number. Of those that go on, count the readings at each tenth of a watt."""
-        keys = np.concatenate(self._keys or [_NO_TENTHS[0]])
+        keys = np.concatenate([_NO_INTEGERS, *self._keys])
         keys.sort(kind="stable")  # made for arrays that are sorted in parts
         keys, open_keys = np.split(keys, [keys.searchsorted(complete << _TENTH)])
         if len(open_keys) > _MOST_KEYS:
@@ -373,8 +376,9 @@ class _Totals:
     def _set_quantiles(self, keys: Integers, below: Integers | None = None) -> None:
         """Of windows with all their readings, by sorted keys; `below`: how many readings have one of the keys so far,
         None: each has one."""
-        ends = _ends(keys)
-        windows, upto = keys[ends - 1] >> _TENTH, ends if below is None else below[ends - 1]
+        of_keys = keys >> _TENTH
+        ends = np.append(np.flatnonzero(of_keys[1:] != of_keys[:-1]) + 1, len(keys))[: len(keys)]
+        windows, upto = of_keys[ends - 1], ends if below is None else below[ends - 1]
         self._of["counted"][windows] = n = np.diff(upto, prepend=0)
         for figure, part in ((self._median, 2), (self._p95, 20)):
             rank = upto - n // part
@@ -408,12 +412,6 @@ class _Totals:
             _arrow(totals["celsius"][order], (totals["celsius"] > _LOW)[order]),
         ]
         return pa.StructArray.from_arrays(columns, names=[column.name for column in FIGURES])
-
-
-def _ends(keys: Integers) -> Integers:
-    """Where the keys of each window end."""
-    windows = keys >> _TENTH
-    return np.append(np.flatnonzero(windows[1:] != windows[:-1]) + 1, len(keys)) if len(keys) else windows
 
 
 def _power_mw(batch: pa.RecordBatch) -> Integers:
