@@ -342,11 +342,10 @@ class JobRecorder(StoreRecorder):
 
     def append(self, ticks: Ticks) -> None:
         super().append(ticks)
-        places = [ticks.names.index(metric) if metric in ticks.names else None for metric in METRICS]
-        marks = ticks.texts.get("quality")
+        numbers, marks = ticks.by_name(), ticks.texts.get("quality")
+        columns = [numbers.get(metric) for metric in METRICS]
         for row, (_, gpu) in enumerate(ticks.gpus):
-            numbers, nulls = ticks.values[row], ticks.nulls[row] if ticks.nulls else 0
-            reading = [None if place is None or nulls >> place & 1 else numbers[place] for place in places]
+            reading = [None if column is None else column[row] for column in columns]
             if marks and (mark := marks[row]) and any(name in mark for name in UNTRUSTED_POWER):
                 reading[:2] = None, None
             self._sums[str(gpu)].add(ticks.ts[row] / 1e6, reading)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..store.vocabulary import EventKind
 from .backend import Device, Status
 from .clock import Clock, Steps
 from .quality import Quality
-from .recording import EVERY, QUICK, Columns, judged_of
+from .recording import EVERY, QUICK, Columns, judged_of, nulls_of
 
 _TOGETHER_NS = 10_000_000_000  # missed ticks within this are one event
 _DOUBLE_NS = 30_000_000_000  # NVML's event of an XID is read at the next tick, which may be that much later
@@ -159,7 +159,7 @@ class SeenDevice:
         """Whether its source shows it."""
         self.statuses = b""
         """Of its last reading."""
-        self.nulls: dict[Columns, int] = {}
+        self.nulls: Mapping[Columns, int] = {}
         """By the columns of a reading: what `statuses` says is missing, as `Ticks.nulls`."""
         self.judged = 0
         """A bit for each of the metrics that `Quality` judges by, as `statuses` says."""
@@ -175,7 +175,7 @@ class SeenDevice:
     def notice(self, statuses: bytes) -> None:
         """Take in statuses that differ from the last ones, and tell what can no longer be read, or never could."""
         self.statuses, self.judged = statuses, judged_of(statuses)
-        self.nulls = {columns: columns.nulls(statuses) for columns in (QUICK, EVERY)}
+        self.nulls = nulls_of(statuses)
         if self.device.parent is None:
             for status in SILENCES:
                 if status in statuses:

@@ -47,22 +47,22 @@ class Quality:
         # Half an interval of doubt: a value that comes every 4.1 intervals is seen after 4 or 5.
         self._longest_s = _SLOW * max(interval_s, period_s or 0.1) + interval_s / 2
         self._every = max(1, length // _LOOKS)
-        self._seen = 0
+        self._unjudged = 0
         self._readings: deque[bytes] = deque(maxlen=length)
         self._marks: dict[str, Event] = {}
         self.text: str | None = None
         """Its marks, as the column `quality` has them."""
 
-    def note(self, ts_ns: int, readings: Sequence[int], known: int) -> list[Event]:
-        """Take in what was read at UTC `ts_ns`, in the order of READ; bit k of `known` says whether the k-th counts.
-
-        Returns an event for each mark that begins or ends.
-        """
+    def note(self, ts_ns: int, readings: Sequence[int], known: int) -> None:
+        """Take in what was read at UTC `ts_ns`, in the order of READ; bit k of `known` says whether the k-th counts."""
         self._readings.append(_READING.pack(ts_ns, *readings, known))
-        self._seen += 1
-        return [] if self._seen < _LEAST or self._seen % self._every else self._judge()
+        self._unjudged += 1
 
-    def _judge(self) -> list[Event]:
+    def judge(self) -> list[Event]:
+        """Judge the sensor where it is time to; an event for each mark that begins or ends."""
+        if self._unjudged < self._every or len(self._readings) < _LEAST:
+            return []
+        self._unjudged = 0
         rows = list(_READING.iter_unpack(b"".join(self._readings)))
         powers = [(row[0], row[1] if row[-1] & 1 else row[2]) for row in rows if row[-1] & 3]
         if len(powers) < _LEAST:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import struct
 import zlib
@@ -10,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..store.journal_file import Gpu, Ticks
+from ..store.journal_file import Gpu, TickColumns, Ticks
 from ..store.metrics import FAST, METRICS, ROW
 from ..store.schema import GPUS, arrow_rows
 from ..store.system import children
@@ -26,47 +27,45 @@ if TYPE_CHECKING:
 _JUDGED = tuple(ROW[name] for name in READ)
 
 
-class Columns:
+class Columns(TickColumns):
     """The columns of readings of some metrics (their rows in METRICS), in this order, and `read_us`.
 
-    `nothing` is the number in `Ticks.nulls` of a reading without numbers, `read_us_missing` the bit of `read_us` there.
+    A reading without numbers is packed as `zeros`, with `nothing` in `Ticks.nulls`; `read_us_missing` is the bit of
+    `read_us` there.
     """
 
     def __init__(self, rows: Sequence[int]) -> None:
         metrics = [METRICS[row] for row in rows]
         self.rows = tuple(rows)
-        self.names = (*(metric.name for metric in metrics), "read_us")
+        super().__init__([*(metric.name for metric in metrics), "read_us"])
+        self.zeros = self.pack(*[0] * len(self.names))
         self.read_us_missing = 1 << len(metrics)
         self.nothing = (1 << len(self.names)) - 1
         self.judged = itemgetter(*(self.rows.index(row) for row in _JUDGED))
         """Gives of a reading's values those that `Quality` judges by."""
-        self._pack = struct.Struct("<" + "".join("i" if metric.bits == 32 else "q" for metric in metrics)).pack
         self._absent = tuple((at, metric.absent) for at, metric in enumerate(metrics) if metric.absent is not None)
         self._bounds = [
             (-(1 << metric.bits - 1), (1 << metric.bits - 1) if metric.absent is None else metric.absent)
             for metric in metrics
-        ]
+        ] + [(0, 1 << 31)]
 
-    def nulls(self, statuses: bytes) -> int:
-        """Of `Ticks.nulls`: a bit for each metric whose status is not OK."""
-        return sum(1 << place for place, row in enumerate(self.rows) if statuses[row])
-
-    def fit(self, values: Sequence[int]) -> bool:
-        """Whether every number is one that its metric can have."""
-        try:
-            self._pack(*values)
-        except struct.error:
-            return False
-        return not self._absent or all(values[place] < absent for place, absent in self._absent)
-
-    def without_unfit(self, values: Sequence[int], nulls: int) -> tuple[list[int], int]:
-        """The values and `nulls`, where a number that its metric cannot have is missing.
+    def fitting(self, numbers: Sequence[int], nulls: int) -> tuple[Sequence[int], bytes, int]:
+        """A reading's numbers, packed too, and `nulls`; a number that its metric cannot have is missing.
 
         A number with more bits than its column is no reading, nor is one from which on the driver says "unknown".
         """
-        fitting = [least <= value < end for value, (least, end) in zip(values, self._bounds, strict=True)]
-        nulls |= sum(1 << place for place, fit in enumerate(fitting) if not fit)
-        return [value if fit else 0 for value, fit in zip(values, fitting, strict=True)], nulls
+        try:
+            packed = self.pack(*numbers)
+        except struct.error:
+            return self._without_unfit(numbers, nulls)
+        if self._absent and any(numbers[place] >= absent for place, absent in self._absent):
+            return self._without_unfit(numbers, nulls)
+        return numbers, packed, nulls
+
+    def _without_unfit(self, numbers: Sequence[int], nulls: int) -> tuple[Sequence[int], bytes, int]:
+        fit = [least <= number < end for number, (least, end) in zip(numbers, self._bounds, strict=True)]
+        fitting = [number if fits else 0 for number, fits in zip(numbers, fit, strict=True)]
+        return fitting, self.pack(*fitting), nulls | sum(1 << place for place, fits in enumerate(fit) if not fits)
 
 
 QUICK = Columns(FAST)
@@ -74,20 +73,29 @@ QUICK = Columns(FAST)
 EVERY = Columns(range(len(METRICS)))
 
 
+@functools.lru_cache(maxsize=256)  # devices that are alike share theirs
+def nulls_of(statuses: bytes) -> Mapping[Columns, int]:
+    """By the columns of a reading, of `Ticks.nulls`: a bit for each metric whose status is not OK."""
+    return {
+        columns: sum(1 << place for place, row in enumerate(columns.rows) if statuses[row])
+        for columns in (QUICK, EVERY)
+    }
+
+
 def judged_of(statuses: bytes) -> int:
     """A bit for each metric of `quality.READ` whose status is OK."""
     return sum(1 << place for place, row in enumerate(_JUDGED) if not statuses[row])
 
 
-Row = tuple[int, Gpu, int, Sequence[int], str | None]
-"""A reading as it is recorded: its time (UTC, us), its GPU, its missing numbers (as `Ticks.nulls`), its numbers in the
-order of some `Columns`, and its mark."""
+Row = tuple[int, Gpu, bytes, int, str | None]
+"""A reading as it is recorded: its time (UTC, us), its GPU, its numbers, packed in the order of some `Columns`, what is
+missing of them (as `Ticks.nulls`), and its mark."""
 
 
-def ticks_of(columns: Columns, rows: Sequence[Row]) -> Ticks:
+def ticks_with(columns: Columns, rows: Sequence[Row]) -> Ticks:
     """Readings with the same columns, at least one, for a journal."""
-    times, gpus, nulls, values, marks = zip(*rows, strict=True)
-    return Ticks(times, gpus, columns.names, values, nulls, {"quality": marks} if any(marks) else {})
+    times, gpus, packed, nulls, marks = zip(*rows, strict=True)
+    return Ticks(times, gpus, columns, packed, nulls, {"quality": marks} if any(marks) else {})
 
 
 class StoreRecorder:

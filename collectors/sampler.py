@@ -25,7 +25,7 @@ from .backend import Aside, Backend, Device, Reading, Status
 from .clock import Clock, SystemClock
 from .noticing import Events, SeenDevice
 from .quality import Quality
-from .recording import EVERY, QUICK, Columns, Row, ticks_of
+from .recording import EVERY, QUICK, Columns, Row, ticks_with
 
 log = logging.getLogger(__name__)
 
@@ -159,8 +159,6 @@ class Sampler:
         self._gone_since: int | None = None  # since when the source does not answer, as was told (steady ns)
         self._known: dict[str, SeenDevice] = {}  # all devices that were ever there, by key
         self._asked: list[str] = []  # the keys of those that are read
-        self._unjudged: list[tuple[SeenDevice, int, Sequence[int], int]] = []
-        """Readings that `Quality` has not noted: GPU, time (UTC ns), values of `quality.READ`, which of them count."""
         self._unread: list[SeenDevice] = []  # whole GPUs that are not, and have a row without numbers at every tick
         self._new_identities = threading.Event()
         self._over = threading.Event()
@@ -435,7 +433,7 @@ class Sampler:
                 self._source_back(now)
             if slow:
                 self._slow_due += self._slow * (1 + (now - self._slow_due) // self._slow)
-        counting, unjudged = slow or now >= self._chores_due, self._unjudged
+        counting = slow or now >= self._chores_due
         tick: dict[Columns, list[Row]] = {}
         for gpu, reading, began, ended in readings:
             statuses, values, stamp = reading.statuses, reading.values, reading.ts_ns
@@ -452,17 +450,16 @@ class Sampler:
             columns = QUICK if len(values) == _FAST_VALUES else EVERY
             if counting:
                 gpu.notice_resets(columns, values, statuses)
-            mark, nulls, quality = gpu.silent, gpu.nulls[columns], gpu.quality
-            if not columns.fit(values):
-                values, nulls = columns.without_unfit(values, nulls)
+            numbers, packed, nulls = columns.fitting((*values, (ended - began) // 1000), gpu.nulls[columns])
+            mark, quality = gpu.silent, gpu.quality
             if mark is not None or reading.ts_ns is not None:
                 nulls |= columns.read_us_missing
             if quality is not None:
-                unjudged.append((gpu, stamp, columns.judged(values), gpu.judged))
+                quality.note(stamp, columns.judged(numbers), gpu.judged)
                 mark = mark or quality.text
             elif Status.OK not in statuses:
                 continue  # an instance that is gone has no row
-            row = (stamp // 1000, gpu.key, nulls, (*values, (ended - began) // 1000), mark)
+            row = (stamp // 1000, gpu.key, packed, nulls, mark)
             if columns in tick:
                 tick[columns].append(row)
             else:
@@ -527,21 +524,17 @@ class Sampler:
         """Add a row without numbers, taken at `stamp` (UTC ns): the GPU hangs, or is lost."""
         columns = next(iter(tick), QUICK)
         mark = "hung" if gpu.device.gpu in self.stuck_in else gpu.silent
-        nothing = (0,) * len(columns.names)
-        tick.setdefault(columns, []).append((stamp // 1000, gpu.key, columns.nothing, nothing, mark))
+        tick.setdefault(columns, []).append((stamp // 1000, gpu.key, columns.zeros, columns.nothing, mark))
 
     def _keep(self, me: _Poller, tick: Mapping[Columns, Sequence[Row]]) -> None:
         for columns, rows in tick.items():
-            self._call(me, STORE, self._recorder.append, ticks_of(columns, rows))
+            self._call(me, STORE, self._recorder.append, ticks_with(columns, rows))
             self._rows_kept += len(rows)
 
     def _judge_sensors(self) -> None:
-        """Judge power sensors by the readings since the last call; many at once cost less than one at each tick."""
-        for gpu, stamp, readings, counting in self._unjudged:
-            assert gpu.quality is not None
-            for event in gpu.quality.note(stamp, readings, counting):
+        for gpu in self._known.values():
+            for event in gpu.quality.judge() if gpu.quality is not None else ():
                 self._events.tell(event)
-        self._unjudged.clear()
 
     # -- the devices --------------------------------------------------------------------------------------
 

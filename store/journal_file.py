@@ -65,7 +65,7 @@ NEAR_US = 3_600_000_000
 MOST_GPUS = 1 << 16
 """So many GPUs can have a number in a file."""
 _TEXT = "<u2"
-_PACKED = {"<i4": "i", "<i8": "q", _TEXT: "H"}  # numpy's codes, as `struct` calls them
+_PACKED = {"<i4": "i", "<i8": "q"}  # numpy's codes, as `struct` calls them
 _BITS = {metric.name: metric.bits for metric in METRICS} | {"read_us": 32}
 _MOST_TEXTS = 60_000
 _LAYOUT_EVERY = 512  # ticks
@@ -220,9 +220,20 @@ def _fits(name: str, code: str) -> bool:
     return code in {"VARCHAR": (_TEXT,), "BIGINT": ("<i4", "<i8")}.get(kinds.get(name, ""), ())
 
 
+class TickColumns:
+    """The columns of the numbers of a reading, each of its metric's width, or all of 64 bits if `wide`."""
+
+    def __init__(self, names: Sequence[str], *, wide: bool = False) -> None:
+        self.names, self.wide = tuple(names), wide
+        self.codes = tuple("<i4" if _BITS.get(name) == 32 and not wide else "<i8" for name in names)
+        packing = struct.Struct("<" + "".join(_PACKED[code] for code in self.codes))
+        self.pack, self.unpack = packing.pack, packing.unpack
+        """`pack` raises struct.error for a number that has more bits."""
+
+
 @dataclass(slots=True)
 class Ticks:
-    """Readings, one after the other: when each was taken (us since 1970), its GPU, and its numbers by `names`.
+    """Readings, one after the other: when each was taken (us since 1970), its GPU, and its numbers, packed.
 
     Bit k of a reading's number in `nulls` says that its k-th number is missing (without `nulls` none is). `texts` are
     by column.
@@ -230,20 +241,38 @@ class Ticks:
 
     ts: Sequence[int]
     gpus: Sequence[Gpu]
-    names: tuple[str, ...]
-    values: Sequence[Sequence[int]]
+    columns: TickColumns
+    packed: Sequence[bytes]
     nulls: Sequence[int] = ()
     texts: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
 
     def by_name(self) -> dict[str, list[int | None]]:
         """The numbers of each column, None for those that are missing."""
         nulls = self.nulls or [0] * len(self.ts)
+        readings = list(zip(map(self.columns.unpack, self.packed), nulls, strict=True))
         return {
-            name: [
-                None if null >> place & 1 else numbers[place] for numbers, null in zip(self.values, nulls, strict=True)
-            ]
-            for place, name in enumerate(self.names)
+            name: [None if null >> place & 1 else numbers[place] for numbers, null in readings]
+            for place, name in enumerate(self.columns.names)
         }
+
+
+def ticks_of(
+    ts: Sequence[int],
+    gpus: Sequence[Gpu],
+    numbers: Sequence[Sequence[int]],
+    *,
+    names: Sequence[str],
+    nulls: Sequence[int] = (),
+    texts: Mapping[str, Sequence[str | None]] | None = None,
+) -> Ticks:
+    """Readings with `numbers` by `names`, of any size up to 64 bits; the others as in `Ticks`."""
+    columns = TickColumns(names)
+    try:
+        packed = [columns.pack(*reading) for reading in numbers]
+    except struct.error:  # a number that has more bits than its metric is said to have
+        columns = TickColumns(names, wide=True)
+        packed = [columns.pack(*reading) for reading in numbers]
+    return Ticks(ts, gpus, columns, packed, nulls, texts or {})
 
 
 @dataclass(slots=True)
@@ -252,6 +281,7 @@ class _Shape:
 
     layout: RecordLayout
     pack: Callable[..., bytes]
+    """Of what comes before the numbers."""
     null_bytes: int
     ticks: int = 0
     """How many were written."""
@@ -264,7 +294,7 @@ class Encoder:
         self._writer = writer
         self._gpus = {gpu: number for number, gpu in enumerate(dict.fromkeys(gpus))}
         self._texts: dict[str, int] = {}
-        self._shapes: dict[tuple[tuple[str, ...], bool], _Shape] = {}  # by the columns, and whether they are wide
+        self._shapes: dict[tuple[object, ...], _Shape] = {}  # by the columns, and whether they are wide
         self._layouts = 0
 
     @property
@@ -282,28 +312,24 @@ class Encoder:
 
     def tick(self, ticks: Ticks, written_ns: int) -> bytes:
         """The blocks of one tick, with a layout before it where readers need one."""
-        try:
-            return self._tick(ticks, written_ns, wide=False)
-        except struct.error:  # a number that has more bits than its metric is said to have
-            return self._tick(ticks, written_ns, wide=True)
-
-    def _tick(self, ticks: Ticks, written_ns: int, *, wide: bool) -> bytes:
-        """The blocks of one tick; `wide`: each number has 64 bits. Raises struct.error for a number that has more."""
+        columns, packed = ticks.columns, ticks.packed
         nulls: Iterable[int] = ticks.nulls or repeat(0)
-        codes: Iterable[tuple[int, ...]] = repeat(())
         if ticks.texts:
             if len(self._texts) > _MOST_TEXTS:
                 self._texts.clear()
                 self._shapes.clear()
-            codes = zip(*[self._numbers_of(texts) for texts in ticks.texts.values()], strict=True)
-            for place, texts in enumerate(ticks.texts.values(), len(ticks.names)):
+            for place, texts in enumerate(ticks.texts.values(), len(columns.names)):
                 nulls = [null | (text is None) << place for null, text in zip(nulls, texts, strict=False)]
-        columns = (*ticks.names, *ticks.texts)
-        shape = self._shapes.get((columns, wide)) or self._shape_of(columns, len(ticks.names), wide=wide)
+                codes = self._numbers_of(texts)
+                packed = [numbers + code.to_bytes(2, "little") for numbers, code in zip(packed, codes, strict=True)]
+        key = (columns.names, columns.wide, *ticks.texts)
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = self._shapes[key] = self._shape_of(columns, tuple(ticks.texts))
         gpus, width, pack = self._gpus, shape.null_bytes, shape.pack
         records = [
-            pack(ts, gpus[gpu], null.to_bytes(width, "little"), *numbers, *code)
-            for ts, gpu, null, numbers, code in zip(ticks.ts, ticks.gpus, nulls, ticks.values, codes, strict=False)
+            pack(ts, gpus[gpu], null.to_bytes(width, "little")) + numbers
+            for ts, gpu, null, numbers in zip(ticks.ts, ticks.gpus, nulls, packed, strict=False)
         ]
         content = block(b"T", shape.layout.number, written_ns, b"".join(records))
         if shape.ticks % _LAYOUT_EVERY == 0:
@@ -319,18 +345,13 @@ class Encoder:
                 self._shapes.clear()
         return [0 if text is None else self._texts[text] for text in texts]
 
-    def _shape_of(self, columns: tuple[str, ...], numbers: int, *, wide: bool) -> _Shape:
-        """A new shape of readings, of whose columns the first so many are numbers and the others texts."""
-        codes = ["<i4" if _BITS.get(name) == 32 and not wide else "<i8" for name in columns[:numbers]]
-        codes += [_TEXT] * (len(columns) - numbers)
+    def _shape_of(self, columns: TickColumns, texts: tuple[str, ...]) -> _Shape:
+        """A new shape of readings, with columns of numbers and then of texts."""
         self._layouts += 1
-        layout_columns = tuple(zip(columns, codes, strict=True))
-        layout = RecordLayout(self._layouts, layout_columns, tuple(self._gpus), tuple(self._texts), self._writer)
-        null_bytes = (len(columns) + 7) // 8
-        fields = "".join(_PACKED[code] for code in codes)
-        shape = _Shape(layout, struct.Struct(f"<qH{null_bytes}s{fields}").pack, null_bytes)
-        self._shapes[columns, wide] = shape
-        return shape
+        coded = tuple(zip((*columns.names, *texts), (*columns.codes, *[_TEXT] * len(texts)), strict=True))
+        layout = RecordLayout(self._layouts, coded, tuple(self._gpus), tuple(self._texts), self._writer)
+        null_bytes = (len(coded) + 7) // 8
+        return _Shape(layout, struct.Struct(f"<qH{null_bytes}s").pack, null_bytes)
 
 
 def block(kind: bytes, layout: int, written_ns: int, payload: bytes) -> bytes:

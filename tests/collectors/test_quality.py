@@ -35,7 +35,8 @@ def judged(
     found: list[Event] = []
     for seconds, row in zip(at, rows[:, :, 0], strict=True):
         known = sum(1 << place for place, value in enumerate(row) if not np.isnan(value))
-        found += quality.note(round(seconds * 1e9), np.nan_to_num(row).astype(np.int64).tolist(), known)
+        quality.note(round(seconds * 1e9), np.nan_to_num(row).astype(np.int64).tolist(), known)
+        found += quality.judge()
     return found, quality.text
 
 
