@@ -115,13 +115,15 @@ class JobLabels(Aside):
     # -- what is there ------------------------------------------------------------------------------------
 
     def _see(self, gpus: Iterable[str]) -> _Sighting:
-        sighting = _Sighting(self._clock.wall())
+        sighting, jobs = _Sighting(self._clock.wall()), dict[int, str]()
         for folder in _FOLDERS:
             sighting.alive |= {path.name.removeprefix("job_") for path in self._cgroups.glob(folder)}
         for gpu in gpus:
             busy: dict[str, float] = defaultdict(float)
             for process, busy_time in self._processes(gpu).items():
-                job = self._job_of(process)
+                if process not in jobs:
+                    jobs[process] = self._job_of(process)
+                job = jobs[process]
                 busy[job] += busy_time
                 if job and (began_ns := self._start_of(process)) is not None:
                     sighting.began_ns[job] = min(began_ns, sighting.began_ns.get(job, began_ns))

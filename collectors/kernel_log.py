@@ -192,11 +192,12 @@ class KernelLog(Aside):
 
     def look(self, devices: Sequence[Device]) -> list[Event]:
         """What the log told since the last call, with the GPU's key where `devices` or the log itself name it."""
-        keys = {bus_address(device.row.get("pci_bus_id")): device for device in devices if device.parent is None}
         alike: dict[tuple[str | None, int | None], list[Event]] = {}
         now_ns = self._clock.wall()
         ahead_ns = now_ns - self._clock.steady()
         lines, self._tail = _read_lines(self._file, self._tail, most=_MOST_READS)
+        whole = [device for device in devices if lines and device.parent is None]
+        keys = {bus_address(device.row.get("pci_bus_id")): device for device in whole}
         for message, utc_ns in filter(None, (_message(line, ahead_ns) for line in lines)):
             # The kernel's own clock drifts by seconds in weeks; the message came between the last look and this one.
             event = self._reader.event(message, min(max(utc_ns, self._since_ns), now_ns))
