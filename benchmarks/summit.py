@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from whorl.store.journal_file import Ticks, ticks_of
+from whorl.store.journal_file import Ticks, pack_readings
 
 CLUSTER, GPUS, MINUTE_S, SLOW_S = "summit", 6, 60, 10
 END_NS = 1_767_312_000 * 10**9  # 2026-01-02 00:00 UTC: all readings are of the day before
@@ -211,8 +211,8 @@ class FleetReadings:
         for node in range(n // GPUS):
             gpus = keys[node * GPUS : (node + 1) * GPUS]
             yield [
-                ticks_of(times[node][s], gpus, fast[node][s], names=FAST)
+                Ticks(times[node][s], gpus, *pack_readings(FAST, fast[node][s]))
                 if s % SLOW_S
-                else ticks_of(times[node][s], gpus, slow[node][s // SLOW_S], names=SLOW)
+                else Ticks(times[node][s], gpus, *pack_readings(SLOW, slow[node][s // SLOW_S]))
                 for s in range(MINUTE_S)
             ]

@@ -81,43 +81,29 @@ class _SupportedCall(NamedTuple):
     numbers: tuple[_Number, ...] = ()
 
 
-class _Request(NamedTuple):
-    """What a device is asked at a tick of some sort."""
+class _Form(NamedTuple):
+    """What a device is asked; devices that are alike are asked the same."""
 
     rows: tuple[int, ...]
     """The metrics of a reading."""
     fields: tuple[_FieldEntry, ...]
-    calls: tuple[tuple[_Number, ...], ...]
-    """The numbers of each call."""
+    calls: tuple[_SupportedCall, ...]
     profiled: bool
     window_ms: int
     fixed: bytes
     """The statuses of metrics that come of no answer."""
 
-
-class _Form(NamedTuple):
-    """All that a device can be asked; devices that are alike have the same."""
-
-    fields: tuple[_FieldEntry, ...]
-    """Those of the fast tier first."""
-    calls: tuple[_SupportedCall, ...]
-    profiled: bool
-    window_ms: int
-    fixed: bytes
-    """As of `_Request`, of a tick that asks everything."""
-
-    def request(self, tick: int) -> _Request:
-        """What is asked at ticks of some sort."""
-        rows = FAST if tick == _FAST_TICK else tuple(range(len(METRICS)))
+    def at(self, tick: int) -> _Form:
+        """The part that is asked at ticks of some sort."""
+        rows = FAST if tick == _FAST_TICK else self.rows
         later = {number.row for call in self.calls if call.tick > tick for number in call.numbers}
-        later |= set(range(len(METRICS))).difference(rows)
-        return _Request(
-            rows,
-            tuple(entry for entry in self.fields if entry.row in rows),
-            tuple(call.numbers for call in self.calls if call.tick <= tick),
-            self.profiled and tick != _FAST_TICK,
-            self.window_ms,
-            bytes(Status.UNREAD if row in later else status for row, status in enumerate(self.fixed)),
+        later |= set(self.rows).difference(rows)
+        return self._replace(
+            rows=rows,
+            fields=tuple(entry for entry in self.fields if entry.row in rows),
+            calls=tuple(call for call in self.calls if call.tick <= tick),
+            profiled=self.profiled and tick != _FAST_TICK,
+            fixed=bytes(Status.UNREAD if row in later else status for row, status in enumerate(self.fixed)),
         )
 
 
@@ -130,7 +116,7 @@ class _Sheet:
         self.calls: list[list[_BoundCall]] = []
         calls = [(call.tick, _bound(call.spec, self.device, self.buffer, call.offset)) for call in form.calls]
         for tick in _TICKS:
-            fields = len(form.request(tick).fields)
+            fields = len(form.at(tick).fields)
             all_fields = (library_function("nvmlDeviceGetFieldValues"), (self.device, fields, self.buffer))
             self.calls.append([all_fields] * bool(fields) + [call for least, call in calls if call and least <= tick])
 
@@ -170,9 +156,11 @@ class Reader:
             if isinstance(metric.nvml, Gpm) and profiling is not None and profiling.refused:
                 fixed[row] = meaning(profiling.refused)
         calls = self._supported_calls(fields)
-        self._form = _Form(fields, calls, self._profiling is not None, window_ms or 0, bytes(fixed))
+        rows = tuple(range(len(METRICS)))
+        self._form = _Form(rows, fields, calls, self._profiling is not None, window_ms or 0, bytes(fixed))
         self._idle_sheets = _idle_sheets(self._form)
-        self._layouts = [_usual_layout(self._form, tick) for tick in _TICKS]
+        self._forms = [self._form.at(tick) for tick in _TICKS]
+        self._layouts = list(map(_usual_layout, self._forms))
         self._rare_due_ns = 0
 
     def read(self, *, slow: bool) -> tuple[list[int], bytes]:
@@ -201,7 +189,7 @@ class Reader:
         numbers = layout.unpack(sheet.buffer)
         field_answers = numbers[layout.field_answers]
         if (codes, field_answers, profiling_codes) != layout.answers:
-            layout = self._layouts[tick] = _layout(self._form, tick, tuple(codes), field_answers, profiling_codes)
+            layout = self._layouts[tick] = _layout(self._forms[tick], tuple(codes), field_answers, profiling_codes)
             numbers = layout.unpack(sheet.buffer)
         self._idle_sheets.append(sheet)
         return layout.values(numbers + profiled, now_ns // 1000)
@@ -277,7 +265,7 @@ class Reader:
 
 
 class _Layout:
-    """Where the answers to a request stand in a buffer, and how they become values, for answers that have these
+    """Where the answers to a form stand in a buffer, and how they become values, for answers that have these
     types and return codes: it holds as long as the driver answers in the same way.
 
     A reading gives words: of each field its stamp, its answer (type and return code) and its number, then the numbers
@@ -285,21 +273,15 @@ class _Layout:
     """
 
     def __init__(
-        self,
-        form: _Form,
-        tick: int,
-        codes: tuple[int, ...],
-        fields: tuple[int, ...],
-        profiling_codes: tuple[int, ...],
+        self, form: _Form, codes: tuple[int, ...], fields: tuple[int, ...], profiling_codes: tuple[int, ...]
     ) -> None:
-        request = form.request(tick)
         self.answers: Answers = (list(codes), fields, profiling_codes)
         self.field_answers = slice(1, _FIELD_WORDS * len(fields), _FIELD_WORDS)
-        self._rows = request.rows
+        self._rows = form.rows
         self._doubles: list[int] = []  # the words that are no whole numbers
         self._narrow: list[int] = []  # those of 32 bits of metrics that have 64: all bits set mean no value there too
         words: dict[int, list[int]] = {}  # by metric
-        statuses = list(request.fixed)
+        statuses = list(form.fixed)
         layout, word = "<", 0
 
         def add(row: int, word: int, code: int, *, narrow: bool) -> None:
@@ -309,14 +291,14 @@ class _Layout:
             if narrow and METRICS[row].bits == 64:
                 self._narrow.append(word)
 
-        for entry, answer in zip(request.fields, fields, strict=True):
+        for entry, answer in zip(form.fields, fields, strict=True):
             kind = answer & _TYPE_BITS
             layout += _HEAD_READ + _VALUES_READ.get(kind, "Q")
             add(entry.row, word + 2, codes[0] or answer >> _CODE_SHIFT, narrow=kind == _UNSIGNED_INT)
             self._doubles += [word + 2] * (kind == _DOUBLE)
             word += _FIELD_WORDS
-        for numbers, code in zip(request.calls, codes[bool(fields) :], strict=True):
-            for number in numbers:
+        for call, code in zip(form.calls, codes[bool(fields) :], strict=True):
+            for number in call.numbers:
                 layout += f"{number.offset - struct.calcsize(layout)}x{number.format}"
                 add(number.row, word, code, narrow=number.format == "I")
                 word += 1
@@ -325,20 +307,20 @@ class _Layout:
             word += 1
         self.unpack = struct.Struct(layout).unpack_from
         """Takes the words but for those of profiling out of a buffer."""
-        stamped = {entry.field: (_FIELD_WORDS * at, entry.row) for at, entry in enumerate(request.fields)}
+        stamped = {entry.field: (_FIELD_WORDS * at, entry.row) for at, entry in enumerate(form.fields)}
         self._ages = []  # position of a value, and the word of the stamp that it is the age of
-        for position, row in enumerate(request.rows):
+        for position, row in enumerate(form.rows):
             spec = METRICS[row].nvml
             if isinstance(spec, Stamp) and spec.id in stamped:
                 stamp, stamped_row = stamped[spec.id]
                 self._ages.append((position, stamp))
                 statuses[row] = statuses[stamped_row]
         self._statuses = bytes(statuses)
-        self._constants = (request.window_ms, 0)
-        parts = [words.get(row, [word + (not isinstance(METRICS[row].nvml, Part))]) for row in request.rows]
+        self._constants = (form.window_ms, 0)
+        parts = [words.get(row, [word + (not isinstance(METRICS[row].nvml, Part))]) for row in form.rows]
         self._pick = itemgetter(*(first for first, *_ in parts))
         self._sums = [(position, several) for position, several in enumerate(parts) if len(several) > 1]
-        scales = [1 if isinstance(METRICS[row].nvml, Gpm) else METRICS[row].scale for row in request.rows]
+        scales = [1 if isinstance(METRICS[row].nvml, Gpm) else METRICS[row].scale for row in form.rows]
         self._scales = [(position, scale) for position, scale in enumerate(scales) if scale != 1]
 
     def values(self, numbers: tuple[Any, ...], now_us: int) -> tuple[list[int], bytes]:
@@ -379,12 +361,11 @@ class _Layout:
 _layout = functools.lru_cache(maxsize=256)(_Layout)  # devices that are alike share theirs
 
 
-def _usual_layout(form: _Form, tick: int) -> _Layout:
+def _usual_layout(form: _Form) -> _Layout:
     """Where everything is answered, and each field by 32 bits."""
-    request = form.request(tick)
-    codes = (SUCCESS,) * (bool(request.fields) + len(request.calls))
-    profiling_codes = (SUCCESS,) * (len(PROFILED) if request.profiled else 0)
-    return _layout(form, tick, codes, (_UNSIGNED_INT,) * len(request.fields), profiling_codes)
+    codes = (SUCCESS,) * (bool(form.fields) + len(form.calls))
+    profiling_codes = (SUCCESS,) * (len(PROFILED) if form.profiled else 0)
+    return _layout(form, codes, (_UNSIGNED_INT,) * len(form.fields), profiling_codes)
 
 
 def _buffer_for(fields: Sequence[_FieldEntry], *, room: int = 0) -> Any:

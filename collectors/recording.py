@@ -92,7 +92,7 @@ Row = tuple[int, Gpu, bytes, int, str | None]
 missing of them (as `Ticks.nulls`), and its mark."""
 
 
-def ticks_with(columns: Columns, rows: Sequence[Row]) -> Ticks:
+def ticks_of(columns: Columns, rows: Sequence[Row]) -> Ticks:
     """Readings with the same columns, at least one, for a journal."""
     times, gpus, packed, nulls, marks = zip(*rows, strict=True)
     return Ticks(times, gpus, columns, packed, nulls, {"quality": marks} if any(marks) else {})

@@ -25,7 +25,7 @@ from .backend import Aside, Backend, Device, Reading, Status
 from .clock import Clock, SystemClock
 from .noticing import Events, SeenDevice
 from .quality import Quality
-from .recording import EVERY, QUICK, Columns, Row, ticks_with
+from .recording import EVERY, QUICK, Columns, Row, ticks_of
 
 log = logging.getLogger(__name__)
 
@@ -528,7 +528,7 @@ class Sampler:
 
     def _keep(self, me: _Poller, tick: Mapping[Columns, Sequence[Row]]) -> None:
         for columns, rows in tick.items():
-            self._call(me, STORE, self._recorder.append, ticks_with(columns, rows))
+            self._call(me, STORE, self._recorder.append, ticks_of(columns, rows))
             self._rows_kept += len(rows)
 
     def _judge_sensors(self) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
 from . import file_names, journal_file, keys, notes, replacing, sealing
-from .journal_file import Encoder, JournalName, Ticks, ticks_of
+from .journal_file import Encoder, JournalName, Ticks, pack_readings
 from .schema import KEY, TELEMETRY, arrow_schema
 from .schema import table as table_of
 from .system import files
@@ -417,4 +417,4 @@ def _ticks(rows: pa.Table) -> Ticks:
     gpus = list(zip(texts.pop("cluster"), texts.pop("gpu"), strict=True))
     texts = {name: column for name, column in texts.items() if any(column)}
     numbers = list(zip(*values, strict=True)) if values else [()] * len(rows)
-    return ticks_of(keys.times(rows).tolist(), gpus, numbers, names=names, nulls=nulls, texts=texts)
+    return Ticks(keys.times(rows).tolist(), gpus, *pack_readings(names, numbers), nulls, texts)

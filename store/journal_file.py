@@ -256,23 +256,14 @@ class Ticks:
         }
 
 
-def ticks_of(
-    ts: Sequence[int],
-    gpus: Sequence[Gpu],
-    numbers: Sequence[Sequence[int]],
-    *,
-    names: Sequence[str],
-    nulls: Sequence[int] = (),
-    texts: Mapping[str, Sequence[str | None]] | None = None,
-) -> Ticks:
-    """Readings with `numbers` by `names`, of any size up to 64 bits; the others as in `Ticks`."""
+def pack_readings(names: Sequence[str], readings: Iterable[Sequence[int]]) -> tuple[TickColumns, list[bytes]]:
+    """The columns of these names in which readings fit, and the readings as bytes."""
     columns = TickColumns(names)
     try:
-        packed = [columns.pack(*reading) for reading in numbers]
+        return columns, [columns.pack(*numbers) for numbers in readings]
     except struct.error:  # a number that has more bits than its metric is said to have
         columns = TickColumns(names, wide=True)
-        packed = [columns.pack(*reading) for reading in numbers]
-    return Ticks(ts, gpus, columns, packed, nulls, texts or {})
+        return columns, [columns.pack(*numbers) for numbers in readings]
 
 
 @dataclass(slots=True)

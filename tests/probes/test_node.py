@@ -14,7 +14,7 @@ from whorl.errors import StoreError
 from whorl.probes.node_watch import NodeWatch
 from whorl.probes.watch import FAST_S, Recent, power_between_renewals
 from whorl.store import Store
-from whorl.store.journal_file import Ticks, ticks_of
+from whorl.store.journal_file import Ticks, pack_readings
 from whorl.tests.checks import not_none, until
 from whorl.tests.collectors.sampling import as_rows
 from whorl.tests.nvml_library import NvmlLibrary
@@ -161,7 +161,8 @@ def ticks(ts_ns: int, gpus: list[str], **columns: list[int | None]) -> Ticks:
     rows = list(zip(*columns.values(), strict=True))
     nulls = [sum((value is None) << place for place, value in enumerate(row)) for row in rows]
     values = [[value or 0 for value in row] for row in rows]
-    return ticks_of([ts_ns // 1000] * len(gpus), [("c", gpu) for gpu in gpus], values, names=list(columns), nulls=nulls)
+    stamps, keys = [ts_ns // 1000] * len(gpus), [("c", gpu) for gpu in gpus]
+    return Ticks(stamps, keys, *pack_readings(list(columns), values), nulls)
 
 
 def fed(*rows: dict[str, Any], gpus: tuple[str, ...] = ("a", "b")) -> Recent:
