@@ -16,6 +16,7 @@ from ..store.events import Event
 from ..store.vocabulary import GpuFrom, JobSource, TagState
 from .backend import Aside
 from .clock import Clock, SystemClock
+from .kernel_log import text_in
 
 if TYPE_CHECKING:
     from .backend import Device
@@ -155,17 +156,14 @@ class JobLabels(Aside):
 
     def _job_of(self, process: int) -> str:
         """The Slurm job of a process; "" for none, or where this user may not see it."""
-        try:
-            match = _JOB.search((self._proc / str(process) / "cgroup").read_text(errors="replace"))
-        except OSError:
-            return ""
+        match = _JOB.search(text_in(self._proc / str(process) / "cgroup"))
         return match[1] if match else ""
 
     def _start_of(self, process: int) -> int | None:
+        text = text_in(self._proc / str(process) / "stat")
         try:
-            text = (self._proc / str(process) / "stat").read_text(errors="replace")
             ticks = int(text.rpartition(")")[2].split()[_START_TIME])
-        except (OSError, ValueError, IndexError):
+        except (ValueError, IndexError):
             return None
         age_ns = self._clock.boot() - ticks * 10**9 // os.sysconf("SC_CLK_TCK")
         return self._clock.wall() - max(age_ns, 0)

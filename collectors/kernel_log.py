@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..store.events import Event
@@ -63,6 +64,13 @@ def xid_event(gpu: str | None, code: int, *, ts_ns: int | None = None, pci_bus_i
     """An XID of a GPU (its UUID, and where on its node it is) as an event; without a time, it happened now."""
     meaning = _XIDS.get(code, "see NVIDIA's list of XID errors")
     return Event(EventKind.XID, gpu, f"XID {code}: {meaning}", ts_ns=ts_ns, pci_bus_id=pci_bus_id, code=code)
+
+
+def text_in(path: Path) -> str:
+    """What a small file of the kernel holds; "" where it cannot be read."""
+    with contextlib.suppress(OSError):
+        return path.read_text(errors="replace").strip()
+    return ""
 
 
 def bus_address(text: str | None) -> str | None:

@@ -16,7 +16,7 @@ from ..errors import StoreError
 from ..store.events import Event
 from ..store.vocabulary import EventKind
 from .backend import Aside
-from .kernel_log import bus_address
+from .kernel_log import bus_address, text_in
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -108,9 +108,9 @@ class ExpectedGpus(Aside):
         folder = self._root / "sys/bus/pci/devices"
         for name in sorted(path.name for path in folder.iterdir()) if folder.is_dir() else ():
             address = bus_address(name)
-            if address is None or not name.endswith(".0") or _text(folder / name / "vendor") != _NVIDIA:
+            if address is None or not name.endswith(".0") or text_in(folder / name / "vendor") != _NVIDIA:
                 continue
-            if _text(folder / name / "class")[:6] not in (_DISPLAY, _COMPUTE) or (folder / name / "physfn").exists():
+            if text_in(folder / name / "class")[:6] not in (_DISPLAY, _COMPUTE) or (folder / name / "physfn").exists():
                 continue  # it is another device, or a part of a GPU for a virtual machine
             driver = folder / name / "driver"
             if not driver.is_symlink():  # the driver refused it, or fell over it
@@ -122,18 +122,11 @@ class ExpectedGpus(Aside):
 
     def _of_driver(self, name: str) -> tuple[str | None, bool]:
         """UUID, and whether this process may use it, of a board that NVIDIA's driver has."""
-        about = _text(self._root / "proc/driver/nvidia/gpus" / name / "information")
+        about = text_in(self._root / "proc/driver/nvidia/gpus" / name / "information")
         lines = dict(line.partition(":")[::2] for line in about.splitlines())
         uuid, minor = (lines.get(key, "").strip() for key in ("GPU UUID", "Device Minor"))
         usable = minor.isdecimal() and os.access(self._root / f"dev/nvidia{minor}", os.R_OK | os.W_OK)
         return (uuid if uuid and "?" not in uuid else None), usable
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 # -- in a child of the collector, or of `whorl check`: with libraries that a collector does without --------------------

@@ -19,6 +19,7 @@ from ..store.node_power import dcmi_watts
 from ..store.vocabulary import PowerMeter, PowerOf
 from .backend import Aside
 from .clock import Clock, SystemClock
+from .kernel_log import text_in
 
 if TYPE_CHECKING:
     from ..store.events import Event
@@ -54,15 +55,9 @@ class MeterReader(Protocol):
     def read(self) -> list[PowerReading]: ...
 
 
-def _text(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        return path.read_text().strip()
-    return ""
-
-
 def _number(path: Path) -> int | None:
     with contextlib.suppress(ValueError):
-        return int(_text(path))
+        return int(text_in(path))
     return None
 
 
@@ -89,11 +84,11 @@ class RaplCounters:
     @staticmethod
     def _kind_of(zone: Path) -> tuple[PowerOf, str | None] | None:
         """What a zone counts and which package it is; None for a part of a package, which would count twice."""
-        name = _text(zone / "name")
+        name = text_in(zone / "name")
         if name == "psys":
             return PowerOf.PLATFORM, None
         if name == "dram":
-            return PowerOf.DRAM, _text(zone.parent / zone.name.rpartition(":")[0] / "name").removeprefix("package-")
+            return PowerOf.DRAM, text_in(zone.parent / zone.name.rpartition(":")[0] / "name").removeprefix("package-")
         return (PowerOf.CPU, name.removeprefix("package-")) if name.startswith("package-") else None
 
     def read(self) -> list[PowerReading]:
@@ -118,7 +113,7 @@ class AcpiMeter:
         # Until Linux 6.13 the files of a chip are those of its device.
         for folder in sorted((root / "sys/class/hwmon").glob("hwmon*")):
             for chip in (folder, folder / "device"):
-                if _text(chip / "name") == "power_meter":
+                if text_in(chip / "name") == "power_meter":
                     self.reason = (
                         "it is there and gives no number: its firmware does not answer, or only root may read it"
                     )

@@ -243,7 +243,8 @@ class Reader:
                 key = (spec.function, spec.arguments, spec.output)
                 if key not in calls:
                     calls[key] = _SupportedCall(spec, begin) if self._supports(spec, buffer, begin) else None
-                    begin += _output_bytes(spec) if calls[key] else 0
+                    size = ctypes.sizeof(_output_kind(spec)) if calls[key] else 0
+                    begin += max(-(-size // 8), spec.outputs) * 8
                 if (call := calls[key]) is not None:
                     tick = _RARE_TICK if spec.rare else _FAST_TICK if metric.tier == "fast" else _SLOW_TICK
                     numbers = sorted((*call.numbers, _Number(*_part_of(spec, call.offset), row)))
@@ -254,10 +255,9 @@ class Reader:
 
     def _supports(self, spec: Call, buffer: Any, offset: int) -> bool:
         """Whether this driver, its binding and this device support a call, which is tried."""
-        bound = _bound(spec, self._handle, buffer, offset)
-        if bound is None:
+        function, arguments = _bound(spec, self._handle, buffer, offset) or (None, ())
+        if function is None:
             return False
-        function, arguments = bound
         code = int(function(*arguments))
         output = _output_kind(spec).from_buffer(buffer, offset)
         absent = code == SUCCESS and bool(spec.only_if) and not getattr(output, spec.only_if)
@@ -379,10 +379,6 @@ def _buffer_for(fields: Sequence[_FieldEntry], *, room: int = 0) -> Any:
 def _output_kind(spec: Call) -> Any:
     """The type of ctypes of a call's output, None where this binding has none."""
     return _OUTPUTS.get(spec.output) or getattr(nv, f"c_{spec.output}_t", None)
-
-
-def _output_bytes(spec: Call) -> int:
-    return max(-(-ctypes.sizeof(_output_kind(spec)) // 8), spec.outputs) * 8
 
 
 def _bound(spec: Call, device: Any, buffer: Any, offset: int) -> _BoundCall | None:

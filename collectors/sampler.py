@@ -459,11 +459,7 @@ class Sampler:
                 mark = mark or quality.text
             elif Status.OK not in statuses:
                 continue  # an instance that is gone has no row
-            row = (stamp // 1000, gpu.key, packed, nulls, mark)
-            if columns in tick:
-                tick[columns].append(row)
-            else:
-                tick[columns] = [row]
+            tick.setdefault(columns, []).append((stamp // 1000, gpu.key, packed, nulls, mark))
         for gpu in self._unread:
             self._add_silent(tick, gpu, now + ahead)
         if self._events.driver_gone:
