@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -293,6 +294,24 @@ def test_a_return_code_that_nvml_does_not_have_yet_is_a_failure(nvml: NvmlLibrar
     (reading,) = [r for r in backend.read([devices[0].gpu], slow=False) if isinstance(r, Reading)]
     expected = {"power_mw": Status.FAILED, "energy_mj": Status.FAILED, "power_instant_mw": Status.DENIED}
     assert {name: reading.statuses[ROW[name]] for name in expected} == expected
+
+
+def test_what_a_hanging_call_fills_at_last_is_of_its_own_gpu(nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 3", "model H100", "load 10 0.7", f"now {STILL}")
+    backend, devices = opened()
+    gpus = [device.gpu for device in devices]
+    before = {gpu: next(iter(backend.read([gpu], slow=False))) for gpu in gpus}
+    nvml.add("gpu 0 hang nvmlDeviceGetPowerUsage")
+    late: list[Reading | Event] = []
+    thread = threading.Thread(target=lambda: late.extend(backend.read(gpus[:1], slow=False)))
+    thread.start()
+    time.sleep(0.1)
+    meanwhile = [next(iter(backend.read([gpu], slow=False))) for gpu in gpus[1:]]
+    nvml.remove("gpu 0 hang nvmlDeviceGetPowerUsage")
+    thread.join()
+    assert len({tuple(reading.values) for reading in before.values() if isinstance(reading, Reading)}) == 3
+    assert [*late[:1], *meanwhile] == [*before.values()]
+    backend.close()
 
 
 def test_reading_changes_nothing_and_never_waits_for_pcie(nvml: NvmlLibrary) -> None:
