@@ -118,7 +118,7 @@ def estimate(value: float | None, *, digits: int = 1, signed: bool = False, unit
     if value is None or not math.isfinite(value):
         return MISSING
     text = f"{value:{'+' if signed else ''},.{digits}f}"
-    if not re.search("[1-9]", text):
+    if not text.strip("+-0.,"):
         text = text.lstrip("+-")
     return f"{text} {unit}" if unit else text
 

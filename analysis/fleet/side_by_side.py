@@ -20,7 +20,7 @@ from ...errors import InputError
 from ...store.catalog import quoted
 from ...store.names import plain_workload
 from ..by_number import by_number
-from ..runs.measurements import APART, codes, told_apart
+from ..runs.measurements import APART, STATED, codes, told_apart
 from ..runs.probing import Probed, figures, gpus_of, names_of, other_names, parted
 from ..runs.sittings import are_in_order, days, in_order, latest
 from ..verdicts.compare import LEAST_GPUS
@@ -36,15 +36,14 @@ _RUNS = (
     "run_id", "cluster", "workload", "gpu", "campaign", "began", "sm_clock_mhz", "temperature_c", "power_w", "status",
 )  # fmt: skip
 _KNOWN = "FROM runs WHERE cluster IS NOT NULL AND workload IS NOT NULL AND gpu IS NOT NULL"
-_STATED = "{" + ", ".join(f"'{name}': conditions.{name}" for name in (*APART, "locked_clock_mhz")) + "}"
 _FIELDS = (*APART, "locked_clock_mhz", "simulated")
 _ANY_FIELD = f"coalesce({', '.join(f'conditions.{name}::VARCHAR' for name in _FIELDS)}) IS NOT NULL"
 _PACKED = ", ".join(f"{name} := conditions.{name}" for name in _FIELDS)
 _CONDITIONS = f"CASE WHEN {_ANY_FIELD} THEN struct_pack({_PACKED}) END"
 _WORKS = (  # the first and the last run of each: another card may stand in the place now
-    f"SELECT cluster, workload, gpu, {_STATED} AS conditions, "
+    f"SELECT cluster, workload, gpu, {STATED} AS conditions, "
     "unnest([arg_min(run_id, began), arg_max(run_id, began)]) AS run_id "
-    f"{_KNOWN} GROUP BY cluster, workload, gpu, {_STATED}"
+    f"{_KNOWN} GROUP BY cluster, workload, gpu, {STATED}"
 )
 _CAMPAIGNS = f"SELECT cluster, campaign, min(began) AS began {_KNOWN} GROUP BY ALL"
 

@@ -20,8 +20,8 @@ import polars as pl
 from ...errors import InputError, StoreError
 from ...store.catalog import quoted
 from ...store.names import plain_workload, spellings
-from ...store.vocabulary import COMPARED, EventKind
-from ..runs.measurements import APART, SOUND, Runs, gpu_medians, identities, measurements, numbers, told_apart
+from ...store.vocabulary import EventKind
+from ..runs.measurements import SOUND, Runs, gpu_medians, identities, kinds_of_works, measurements, numbers
 from ..runs.sittings import LONGEST, PAUSE, UNKNOWN, days, numbered
 from ..spread.repeats import JOBS_COUPLE
 from ..spread.variability import linked_names
@@ -34,13 +34,6 @@ from .posterior import LogTimes, Mask
 if TYPE_CHECKING:
     from ...store import Store
 
-_STATED = ", ".join(f"{name} := conditions.{name}" for name in (*APART, "locked_clock_mhz"))
-_SOUND = f"""
-    SELECT DISTINCT cluster, workload, gpu, struct_pack({_STATED}) AS conditions,
-    CASE WHEN gpu IN (SELECT gpu FROM gpus WHERE uuid IS NULL) THEN run_id END AS run_id
-    FROM runs WHERE coalesce(status, '{COMPARED[0]}') IN {tuple(map(str, COMPARED))}
-"""
-"""What tells kinds of runs apart; which run it is says so where cards of several models may have stood in a place."""
 _DriverVersions = list[tuple[datetime | None, str]]
 """When each version was first seen on a GPU or a node."""
 
@@ -82,9 +75,8 @@ def available(store: Store, cluster: str | None = None) -> list[tuple[str, str]]
     if cluster is not None:
         times = times.filter(pl.col("cluster") == cluster)
     pairs = store.collect(times.select(keys).unique())
-    sound = store.sql(_SOUND).polars()  # by SQL: Polars would read all conditions of all runs
-    kinds = sound.select(*keys, told_apart(store, sound)["workload"].cast(pl.String).alias("kind")).unique()
-    by_kind = pairs.join(kinds, on=keys, how="left").select("cluster", pl.coalesce("kind", "workload")).unique()
+    of_pairs = pairs.join(kinds_of_works(store), on=keys, how="left")
+    by_kind = of_pairs.select("cluster", pl.coalesce("kind", "workload")).unique()
     return list(by_kind.sort(by_kind.columns).iter_rows())
 
 

@@ -150,6 +150,14 @@ def imported(store: Store) -> dict[tuple[str, str], dict[str, int]]:
 
 APART = ("asked_power_limit_w", "clock")
 """The fields of `runs.conditions` that part the runs of a workload."""
+STATED = f"struct_pack({', '.join(f'{name} := conditions.{name}' for name in (*APART, 'locked_clock_mhz'))})"
+"""These and the clock, in SQL: Polars would read all conditions of all runs."""
+_KINDS = f"""
+    SELECT DISTINCT cluster, workload, gpu, {STATED} AS conditions,
+    CASE WHEN gpu IN (SELECT gpu FROM gpus WHERE uuid IS NULL) THEN run_id END AS run_id
+    FROM runs WHERE coalesce(status, '{Outcome.OK}') IN {tuple(map(str, COMPARED))}
+"""
+"""What tells kinds of runs apart; which run it is says so where cards of several models may have stood in a place."""
 _UNKNOWN = {"model": "model unknown", "limit": "power limit not set", "lock": "clock not locked"}
 _FEW = 10_000  # runs: of so few, only the rows of their own GPUs are read
 
@@ -198,6 +206,13 @@ def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     return runs.with_columns(store.collect(kinds)["workload"].cast(pl.Categorical))
 
 
+def kinds_of_works(store: Store) -> pl.DataFrame:
+    """Every cluster and workload with runs that ended well, and each of the names (`kind`) that `told_apart` gives."""
+    rows = store.sql(_KINDS).polars()
+    kind = told_apart(store, rows)["workload"].cast(pl.String).alias("kind")
+    return rows.select("cluster", "workload", kind).unique()
+
+
 def kind_of(
     workload: str, limit: str | None, lock: str | None, *, model: str | None, names: Collection[str]
 ) -> str | None:
@@ -236,13 +251,8 @@ def limits(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
         if conditions["conditions"].null_count() == runs.height:
             return _nothing_stated(runs.height)
     else:
-        # By SQL: Polars would read all conditions of all runs.
-        names = (*APART, "locked_clock_mhz")
-        any_stated = " or ".join(f"conditions.{name} is not null" for name in names)
-        packed = ", ".join(f"{name} := conditions.{name}" for name in names)
-        stated_of = store.sql(
-            f"select run_id, struct_pack({packed}) as conditions from runs where {any_stated}"
-        ).polars()
+        any_stated = " or ".join(f"conditions.{name} is not null" for name in (*APART, "locked_clock_mhz"))
+        stated_of = store.sql(f"select run_id, {STATED} as conditions from runs where {any_stated}").polars()
         if stated_of.is_empty():
             return _nothing_stated(runs.height)
         conditions = runs.select("run_id").join(stated_of, on="run_id", how="left", maintain_order="left")

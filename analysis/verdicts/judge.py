@@ -428,10 +428,9 @@ class _Judging:
     ) -> tuple[datetime | None, datetime | None, tuple[str, ...]]:
         """When runs of these GPUs and workloads began first and last, and the newest of them; of all workloads if none
         is given."""
-        rows = self.model.runs_of(gpus)
+        rows = self.model.runs_of(gpus).sort("began", nulls_last=False)
         if workloads:
             rows = rows.filter(pl.col("workload").is_in(list(workloads)))
-        rows = rows.sort("began", nulls_last=False)
         began = rows["began"].drop_nulls()
         newest = tuple(rows["run_id"].cast(pl.String).to_list()[-_RUNS:])
         return (None, None, newest) if began.is_empty() else (began[0], began[-1], newest)

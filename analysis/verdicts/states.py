@@ -75,14 +75,11 @@ def of_sittings(campaign: Probed, still: Collection[str] = ()) -> pl.DataFrame:
     gpu_no = codes(runs["gpu"], campaign.gpus["gpu"].to_list())
     groups = _RunGroups.of(gpu_no, codes(runs["workload"]), runs.select(days()).to_series().to_numpy())
     sitting = pl.Series(groups.sitting).set_sorted()  # then rows are grouped by it in little memory
-    nothing = pl.repeat(None, len(groups.starts), dtype=pl.Float64, eager=True)
-    means: dict[str, Ints | Floats | pl.Series] = {
-        "gpu_no": gpu_no[groups.first], "sitting": sitting, "runs": groups.runs
-    }  # fmt: skip
+    means: dict[str, object] = {"gpu_no": gpu_no[groups.first], "sitting": sitting, "runs": groups.runs}
     for name, figure in figures.items():  # one by one: together they would be as large as all runs
         of_runs = runs.select(figure.cast(pl.Float64)).to_series()
         if of_runs.null_count() == len(of_runs):
-            means[name] = nothing
+            means[name] = pl.repeat(None, len(groups.starts), dtype=pl.Float64, eager=True)
             continue
         values = of_runs.fill_null(np.nan).to_numpy()[groups.order]
         means[name] = groups.means(values, trimmed=name in MOVING)
