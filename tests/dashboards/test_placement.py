@@ -127,15 +127,6 @@ def test_a_large_fleet_is_a_band_and_few_bytes() -> None:
     assert "<b>n</b>" not in text
 
 
-def test_all_gpus_have_their_score_and_n(store: Store, advisor: Advisor) -> None:
-    gpus = _told(store, advisor).gpus
-    assert gpus.height == 24
-    assert gpus.row(0, named=True)["name"] == "n02/1"
-    assert gpus["runs"].to_list() == [6] * 24
-    unknown = _told(store, advisor, "pagerank", 8)
-    assert unknown.gpus["score"].to_list() == [1.0] * 24
-
-
 def test_another_number_of_gpus_needs_no_new_scores(
     store: Store, advisor: Advisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

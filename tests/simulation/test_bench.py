@@ -16,11 +16,10 @@ from whorl.simulation.control import STEP_NS, STEP_S
 from whorl.simulation.draws import Floats
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.load import SGEMM, STREAM, Workload
-from whorl.simulation.models import A100, H100, V100, GpuModel
+from whorl.simulation.models import V100, GpuModel
 from whorl.simulation.physics import voltage
 from whorl.simulation.spread import Spread
 from whorl.simulation.stepping import REASON_IDLE, REASON_POWER_CAP, Happening, Readings
-from whorl.tests.analysis.correlations import spearman
 
 S = 1_000_000_000
 BEGAN = 1_700_000_000 * S
@@ -110,28 +109,6 @@ def test_the_same_results_in_any_order_of_the_coroutines() -> None:
         assert all(np.array_equal(a, b) for a, b in zip(times, expected[0], strict=True))
 
 
-# -- the fleet against the reference ----------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-def test_the_spread_of_a_fleet_is_that_of_the_public_cluster() -> None:
-    """SGEMM on 392 V100s, warmed up for a minute and a half: the bands that the steady state is held to."""
-    rig = Bench(Fleet.draw(V100, 392, 1), began_ns=BEGAN)
-    clocks: list[tuple[int, Any]] = []
-
-    def tick(readings: Readings, happened: list[Happening]) -> None:
-        clocks.append((readings.ts_ns, readings.values["sm_clock_mhz"]))
-
-    done = finished(rig.run([measure(rig, g, SGEMM, warm_s=90, repeats=100) for g in range(392)], on_tick=tick))
-    times = np.array([np.median(run.times_s) for run in done])
-    at, clock_mhz = np.array([ts for ts, _ in clocks]), np.array([clock for _, clock in clocks])
-    clock = np.array([np.median(clock_mhz[(at > r.began_ns) & (at <= r.ended_ns), gpu]) for gpu, r in enumerate(done)])
-    q1, median, q3 = np.percentile(times, [25, 50, 75])
-    assert 7.5 <= 400 * (q3 - q1) / median <= 10.5
-    assert spearman(times, clock) <= -0.95
-    assert median == pytest.approx(UNIT_S * 1.12, rel=0.02)
-
-
 # -- clocks and power -------------------------------------------------------------------------------------------------
 
 
@@ -176,66 +153,6 @@ def test_the_clock_of_a_held_gpu_is_up_without_work() -> None:
     # Nobody holds the other one: it is at the lowest clock but for its work.
     assert np.all(clock[:began, 1] == 135)
     assert clock[-1, 1] == clock[-1, 0] == 135
-
-
-def square(rig: Bench, gpu: int, period_s: float, work_s: float, after_s: float = 0.0) -> tuple[Floats, Floats, Floats]:
-    """Ten seconds of a square wave on a warm GPU: true power, shown power (W) and the energy counter (J), by step.
-
-    It begins so long after a tick of the slow sensors.
-    """
-    true: list[float] = []
-    sensor_w: list[float] = []
-    energy: list[float] = []
-
-    async def task() -> None:
-        rig.hold(gpu)
-        ready = rig.prepare(gpu, QUIET, 0.0005)
-        await rig.work(ready, 12_000)
-        began = BEGAN + round(((rig.now_ns - BEGAN) // (S // 10) + 1) * 1e8 + after_s * 1e9)
-        await rig.pause((began - rig.now_ns) / 1e9)
-        for turn in range(1, round(14.0 / period_s) + 1):
-            await rig.work(ready, round(work_s / 0.0005 / 1.1))
-            if turn * period_s <= 4.0:  # the clock follows the mean power
-                for series in (true, sensor_w, energy):
-                    series.clear()
-            await rig.pause((began + round(turn * period_s * 1e9) - rig.now_ns) / 1e9)
-
-    def tick(readings: Readings, happened: list[Happening]) -> None:
-        true.append(rig.true_power_w[gpu])
-        sensor_w.append(readings.values["power_instant_mw"][gpu] / 1000)
-        energy.append(readings.values["energy_mj"][gpu] / 1000)
-
-    only(rig, task(), every_s=STEP_S, on_tick=tick)
-    return np.array(true), np.array(sensor_w), np.array(energy)
-
-
-def test_a_v100_shows_a_square_wave_of_a_fifth_of_a_second() -> None:
-    rig = bench(V100, 4)
-    true, sensor_w, _ = square(rig, 0, 0.2, 0.1)
-    gain = rig.fleet.silicon.sensor[0]
-    assert np.ptp(true) > 150
-    assert np.percentile(true, 80) - np.percentile(true, 20) > 150
-    assert np.corrcoef(true, sensor_w)[0, 1] > 0.999
-    assert sensor_w == pytest.approx(gain * true, abs=1.5)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("model", [A100, H100])
-def test_a_sensor_of_a_quarter_of_the_time_does_not_show_a_square_wave_of_its_period(model: GpuModel) -> None:
-    means = []
-    for after_s in (0.0, 0.06):
-        rig = bench(model, 4)
-        true, sensor_w, energy = square(rig, 0, 0.1, 0.05, after_s)
-        swing = np.percentile(true, 90) - np.percentile(true, 10)
-        assert swing > 0.4 * model.power_limit_w
-        assert np.ptp(sensor_w[10:]) < 0.15 * swing
-        mean = (energy[-1] - energy[10]) / ((len(energy) - 11) * STEP_S)
-        assert mean == pytest.approx(true[11:].mean(), rel=1e-4)
-        means.append((np.mean(sensor_w[10:]), mean))
-    # One phase of the wave or the other, as it happens to lie; neither is the mean, which is the same.
-    assert means[0][0] < means[0][1] - 0.25 * swing
-    assert means[1][0] > means[1][1] + 0.25 * swing
-    assert means[0][1] == pytest.approx(means[1][1], rel=0.05)
 
 
 # -- what goes wrong --------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from whorl.analysis.placement import scores
 from whorl.analysis.replay import Job, Options, Trace
 from whorl.analysis.replay.fleet import read_failures
-from whorl.analysis.replay.from_store import EqualFleets, MeasuredFleets
+from whorl.analysis.replay.from_store import MeasuredFleets
 from whorl.analysis.replay.published import levels, outlying, profiles
 from whorl.analysis.replay.study import Case, General
 from whorl.errors import InputError
@@ -126,16 +126,6 @@ def test_gpus_of_unknown_nodes_stand_in_made_up_ones(tmp_path: Path) -> None:
 def test_a_shape_has_two_sides(store: str) -> None:
     with pytest.raises(InputError, match="--nodes and --gpus-per-node go together"):
         of(store, "gemm", nodes=3)
-
-
-def test_a_level_fleet_is_alike_for_every_seed() -> None:
-    world = EqualFleets(3, 2, 1.5).draw(9)
-    assert (len(world.fleet), len(world.fleet.node_names), world.rates.locality, dict(world.rates.scores)) == (
-        6,
-        3,
-        1.5,
-        {},
-    )
 
 
 # -- the published profiles --------------------------------------------------------------------------------------------

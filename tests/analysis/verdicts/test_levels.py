@@ -188,18 +188,6 @@ def test_a_gpu_far_out_is_named_though_the_tail_is_not_known(population: str) ->
     assert hits >= 0.6 * 3 * fleets
 
 
-def test_gpus_that_share_a_firmware_are_one_batch() -> None:
-    random = np.random.default_rng(5)
-    runs = draw(random, 256, "normal", spread=0.003)
-    firmware = (np.arange(256) // 4 % 8 == 0).astype(np.int64)
-    fleet = Fleet(runs.fleet.node, {"vbios": firmware})
-    comparison = compared(Runs(runs.gpu, runs.at, runs.x + 0.03 * firmware[runs.gpu], fleet))
-    (shift,) = [row for row in comparison.shifts if row.p < 1e-3]
-    assert (shift.what, shift.value, len(shift.gpus)) == ("vbios", 1, 32)
-    assert shift.effect == pytest.approx(0.03, abs=0.003)
-    assert not named(comparison).any()
-
-
 def test_a_batch_of_nodes_that_nobody_recorded_hides_neither_gpus_nor_nodes() -> None:
     """A third of the nodes is 5 % slower. A GPU or a node that is 8 or 10 % slower for itself belongs to its nodes."""
     random = np.random.default_rng(33)
