@@ -7,10 +7,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from html import unescape
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,6 +59,14 @@ def _show(client: Any, path: str, search: str = "", base: str = "/") -> TestResp
 def _text(answer: TestResponse) -> str:
     assert answer.status_code == 200, answer.text
     return json.dumps(answer.json, ensure_ascii=False)
+
+
+def _got(port: int, path: str, headers: Mapping[str, str] | None = None) -> tuple[HTTPResponse, str]:
+    """The answer of a server of this machine, and its text."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request("GET", path, headers=headers or {})
+        answer = connection.getresponse()
+        return answer, answer.read().decode()
 
 
 def _slow(names: list[str]) -> dict[str, list[Any]]:
@@ -295,24 +304,17 @@ def served(hostile: Store) -> Iterator[Server]:
 def test_a_proxy_may_keep_the_prefix_or_remove_it(served: Server) -> None:
     assert served.url == f"http://127.0.0.1:{served.port}/node/7/"
     for path in ("/node/7/", "/node/7", "/", "/node/7/_dash-layout", "/_dash-layout", "/node/7/assets/style.css"):
-        connection = HTTPConnection("127.0.0.1", served.port, timeout=30)
-        connection.request("GET", path)
-        answer = connection.getresponse()
+        answer, text = _got(served.port, path)
         assert answer.status == 200, path
-        text = answer.read().decode()
         assert 'src="/_dash' not in text, path
-        connection.close()
 
 
 def test_behind_https_the_cookie_is_for_https_and_a_huge_request_is_refused(hostile: Store) -> None:
     server = Server(make_app(Reading(hostile), token=TOKEN).server, "127.0.0.1", 0, LIMITS)
     server.start()
     for proto, secure in (("https", True), ("http", False)):
-        connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
-        connection.request("GET", f"/?token={TOKEN}", headers={"X-Forwarded-Proto": proto})
-        answer = connection.getresponse()
+        answer, _ = _got(server.port, f"/?token={TOKEN}", {"X-Forwarded-Proto": proto})
         assert ("Secure" in (answer.getheader("Set-Cookie") or "")) == secure
-        connection.close()
     connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
     connection.putrequest("POST", "/_dash-update-component")
     connection.putheader("Content-Length", str(1 << 30))
@@ -368,16 +370,6 @@ def test_what_would_not_be_safe_is_refused_in_a_sentence(
     assert "Traceback" not in done.output
 
 
-def _status(port: int, path: str, cookie: str = "") -> tuple[int, str]:
-    """The status of an answer, and the cookie that it gives."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("GET", path, headers={"Cookie": cookie} if cookie else {})
-    answer = connection.getresponse()
-    answer.read()
-    connection.close()
-    return answer.status, (answer.getheader("Set-Cookie") or "").partition(";")[0]
-
-
 @pytest.mark.long
 def test_who_has_not_the_printed_address_reads_nothing_until_a_signal_ends_it(hostile: Store) -> None:
     command = [
@@ -397,9 +389,10 @@ def test_who_has_not_the_printed_address_reads_nothing_until_a_signal_ends_it(ho
             assert running.stderr is not None
             first = running.stderr.readline()
             ((port, token),) = re.findall(r"http://127\.0\.0\.1:(\d+)/\?token=(\w{32})\b", first)
-            assert _status(int(port), "/_dash-layout")[0] == 401
-            status, cookie = _status(int(port), f"/?token={token}")
-            assert (status, _status(int(port), "/_dash-layout", cookie)[0]) == (303, 200)
+            assert _got(int(port), "/_dash-layout")[0].status == 401
+            answer, _ = _got(int(port), f"/?token={token}")
+            cookie = {"Cookie": str(answer.getheader("Set-Cookie")).partition(";")[0]}
+            assert (answer.status, _got(int(port), "/_dash-layout", cookie)[0].status) == (303, 200)
             done = click.testing.CliRunner().invoke(
                 cli, ["dashboard", "--store", str(hostile.root), "--listen", f"127.0.0.1:{port}"]
             )
