@@ -8,7 +8,7 @@ from subprocess import Popen
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def not_none(value: T | None) -> T:
@@ -18,7 +18,7 @@ def not_none(value: T | None) -> T:
 
 
 def until(condition: Callable[[], object], process: Popen[Any] | None = None, *, every_s: float = 0.02) -> None:
-    """Wait for what must come to pass, for a minute at most, and no longer than a process runs."""
+    """Wait for what must come to pass, for two minutes at most, and no longer than a process runs."""
     last = time.monotonic() + PATIENCE_S
     while not condition():
         assert process is None or process.poll() is None, process and process.communicate()

@@ -106,10 +106,6 @@ def answer(handle: Any, spec: Any, *, scale: int = 1) -> int | None:
     return int(plain) * scale
 
 
-def index_of(handle: Any) -> int:
-    return int(pynvml.nvmlDeviceGetIndex(handle))
-
-
 def told(found: Sequence[Reading | Event], kind: EventKind) -> list[Event]:
     return [event for event in found if isinstance(event, Event) and event.kind == kind]
 
