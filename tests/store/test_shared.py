@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import stat
 import tempfile
-import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +15,6 @@ import pytest
 
 from whorl.store import Store
 from whorl.store.system import files
-from whorl.store.system.network import TooLarge, fetch
-from whorl.tests.endless import GIVE_UP_S, HUGE, SLOW, dripped, serving
 from whorl.tests.store.journaler import open_journal
 
 ROWS = pa.table({"run_id": ["a"], "gpu": ["g"], "cluster": ["c"]})
@@ -119,52 +114,3 @@ def test_a_folder_that_cannot_be_made_is_named_where_the_system_calls_it_missing
 def test_the_folder_of_this_process_becomes_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert filled(Path()).sql("select power_mw from telemetry").to_pylist() == [{"power_mw": 7}]
-
-
-# -- network -----------------------------------------------------------------------------------------------------------
-# Whoever asks a server that never ends is answered in time, reads a bounded number of bytes, and leaves it.
-
-
-MOST = 1 << 16
-
-
-def _asked(url: str, timeout_s: float = 0.3) -> None:
-    fetch(urllib.request.Request(url), timeout_s=timeout_s, most_bytes=MOST)
-
-
-@pytest.mark.parametrize("attack", SLOW)
-def test_a_slow_server_is_left_when_the_time_is_over(attack: str) -> None:
-    with serving(SLOW[attack]) as (place, _), pytest.raises(TimeoutError):
-        _asked(f"http://{place}/")
-
-
-def test_a_slow_handshake_is_left_when_the_time_is_over() -> None:
-    with serving(lambda: dripped(b"\x16\x03\x03\x40\x00", b"\0", b"")) as (place, _), pytest.raises(TimeoutError):
-        _asked(f"https://{place}/")
-
-
-def test_a_name_that_is_not_found_in_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    over = threading.Event()
-
-    looked_up = []
-
-    def look_up(host: str, *_: object, **__: object) -> None:
-        looked_up.append(host)
-        over.wait(GIVE_UP_S)
-        raise socket.gaierror
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    for _ in range(3):
-        with pytest.raises(TimeoutError):
-            _asked("http://node.example/")
-    assert looked_up == ["node.example"]  # no thread for each try
-    over.set()
-    with pytest.raises(socket.gaierror):
-        _asked("http://node.example/", GIVE_UP_S)
-
-
-@pytest.mark.parametrize("attack", HUGE)
-def test_no_more_is_read_than_was_allowed(attack: str) -> None:
-    with serving(HUGE[attack], pause_s=0) as (place, sent), pytest.raises(TooLarge):
-        _asked(f"http://{place}/", GIVE_UP_S)
-    assert sent[0] < 64 << 20, "what was read, and what the kernel holds"
