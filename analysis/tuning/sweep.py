@@ -39,7 +39,7 @@ _COLUMNS = {
     "time_ms": "latency_ms",
     "gpu_energy_j": r"gpu\d+_energy(_j)?",
     "energy_j": "energy|energy_per_epoch(_j)?",
-    "power_w": "(average|mean)_power(_w)?|power",
+    "power_w": "(average|mean)_power(_w)?|power(_draw(_w)?)?",
     "batch_size": "batch",
     "gpu": "gpu_model|gpu_name",
     "dataset": "dataset",
@@ -51,6 +51,10 @@ _NEEDED = (
     "a sweep needs a column of settings (power_limit or sm_clock_mhz), one of times (time_s, time_ms or "
     "time_per_epoch), and one of energies (energy_j) or powers (average_power)"
 )
+_FAILED = ("", "nan", "n/a", "na", "none", "null")
+"""What stands for the time or energy of a setting that failed."""
+_ALIKE = 0.4
+"""How far, as a logarithm, most times of a setting are at most from their median if they are of one workload."""
 _Points = dict[tuple["SweptWorkload", float | None], dict[float, list[list[float]]]]
 """By workload and batch size: the measurements of each setting, as its time and the energies of the GPUs."""
 
@@ -204,6 +208,7 @@ def read_sweeps(path: str | Path) -> SweepFile:
         raise InputError(f"{path}, line {lines.line_num}: {error}") from error
     if not points:
         raise InputError(f"{path} has no row with a time and an energy: {_NEEDED}")
+    _check_alike(path, points)
     setting = _first(columns, _SETTINGS)
     workloads = list(dict.fromkeys(workload for workload, _ in points))
     keys = sorted(points, key=lambda key: (workloads.index(key[0]), key[1] or 0.0))
@@ -214,6 +219,18 @@ def read_sweeps(path: str | Path) -> SweepFile:
         blank_rows,
         "batch_size" in columns,
     )
+
+
+def _check_alike(path: str | Path, points: _Points) -> None:
+    """Raise InputError where the times of most settings that have several rows are those of several workloads."""
+    times_s = [np.array(rows)[:, 0] for settings in points.values() for rows in settings.values() if len(rows) > 1]
+    unlike = [times for times in times_s if np.mean(np.abs(np.log(times / np.median(times))) <= _ALIKE) <= 0.5]
+    if 2 * len(unlike) > len(times_s):
+        apart = f"{unlike[0].min():g} to {unlike[0].max():g} s"
+        raise InputError(
+            f"{path} has several times for a setting, from {apart}: if they are of several workloads, tell these apart "
+            f"in columns {', '.join(LABELS)} or batch_size, else remove those that failed"
+        )
 
 
 def _text(path: str | Path) -> str:
@@ -257,7 +274,7 @@ def _first(columns: Mapping[str, list[str]], meanings: Sequence[str]) -> str:
 def _added(points: _Points, cells: Mapping[str, str], columns: Mapping[str, list[str]], line: str) -> bool:
     """Add a row to the points; False where it has no time or no energy."""
     setting, time, energy = (_first(columns, meanings) for meanings in (_SETTINGS, _TIMES, _ENERGIES))
-    if not all(cells[column].strip() for column in (*columns[time], *columns[energy])):
+    if any(cells[column].strip().lower() in _FAILED for column in (*columns[time], *columns[energy])):
         return False
 
     def numbers(meaning: str) -> list[float]:

@@ -248,7 +248,7 @@ def _compared(optype: str, cells: pl.DataFrame) -> ComparedOperation:
     ratio, beyond = (_levels(cells, column, workers) for column in ("ratio", "beyond"))
     alone = ~np.isfinite(beyond.level)
     p_ratio = _p_values(ratio, np.where(alone, _LASTING * _spread(cells), 0.0))
-    p_beyond = _p_values(beyond, _UNLIKE * np.abs(ratio.level - beyond.level))
+    p_beyond = _p_values(_not_fast_beside_slow(ratio, beyond), _UNLIKE * np.abs(ratio.level - beyond.level))
     slow = ratio.level >= RELEVANT
     of_stage = slow & (beyond.level >= RELEVANT) & (ratio.level >= beyond.level / 2)
     p_values = np.where(slow & alone, p_ratio, np.where(of_stage, p_beyond, 1.0))
@@ -271,6 +271,14 @@ def _levels(cells: pl.DataFrame, column: str, workers: Sequence[int]) -> _Levels
     level, sd, blocks = (rows[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in ("level", "sd", "blocks"))
     finite = np.isfinite(sd)
     return _Levels(*(np.where(finite, values, np.nan) for values in (level, sd, blocks)))
+
+
+def _not_fast_beside_slow(ratio: _Levels, beyond: _Levels) -> _Levels:
+    """`beyond`, or the ratio of a worker that looks fast only because another stage is slow with the same data: so slow
+    ranks do not make the healthy ones look uneven."""
+    is_beside = (beyond.level < 0) & (np.abs(ratio.level) < np.abs(beyond.level))
+    level, sd = (np.where(is_beside, getattr(ratio, name), getattr(beyond, name)) for name in ("level", "sd"))
+    return _Levels(level, sd, beyond.blocks)
 
 
 def _p_values(levels: _Levels, data: Floats) -> Floats:

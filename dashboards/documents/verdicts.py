@@ -75,25 +75,26 @@ def headline(judgement: Judgement, counted: GpuCounts | None = None) -> str:
     """How many GPUs are odd and how many are fine, in a sentence or two."""
     counted = counted or GpuCounts.of(judgement)
     odd = counted.odd
-    subjects = many(counted.gpus, "GPU" if judgement.gpus or not judgement.ranks else "rank")
+    subject = "GPU" if judgement.gpus or not judgement.ranks else "rank"
+    subjects = many(counted.gpus, subject)
     if not judgement.rows and not counted.judged and not judgement.ranks:
         if not counted.gpus:
             return "Nothing could be judged."
         return f"None of {subjects} could be judged." if counted.gpus > 1 else "The one GPU could not be judged."
-    others = fine(counted.judged, odd, judgement.smallest)
+    others = fine(counted.judged, odd, judgement.smallest, subject=subject)
     if counted.upper_bounds and others:
         others = "The others are fine." if sees_enough(judgement.smallest) else "Nothing was found about the others."
     if newer := sum(gap.why is Gap.NEWER for gap in judgement.not_judged):
         others = f"{many(newer, 'finding')} of a newer whorl cannot be read."
     if not odd:
-        none = "No GPU is slow or faulty." if judgement.rows else "No GPU stands out."
+        none = f"No {subject} is slow or faulty." if judgement.rows else f"No {subject} stands out."
         return f"{none} {others}".rstrip()
     upto = "up to " if counted.upper_bounds else ""
     return f"{odd:,} of {upto}{subjects} {'stands' if odd == 1 else 'stand'} out. {others}".rstrip()
 
 
-def fine(judged: int, odd: int, smallest: Sequence[Smallest]) -> str:
-    """That nothing was found about the other GPUs that were judged, in a sentence; empty where there are none.
+def fine(judged: int, odd: int, smallest: Sequence[Smallest], *, subject: str) -> str:
+    """That nothing was found about the others (`subject`: GPU or rank) that were judged, in a sentence; empty for none.
 
     They are called fine only where one that is slower by `NOTICEABLE_PCT` would have been named in some workload.
     """
@@ -101,7 +102,7 @@ def fine(judged: int, odd: int, smallest: Sequence[Smallest]) -> str:
     if others <= 0:
         return ""
     if not sees_enough(smallest):
-        return f"Nothing was found about {'the other ' if odd else ''}{many(others, 'GPU')}."
+        return f"Nothing was found about {'the other ' if odd else ''}{many(others, subject)}."
     if odd:
         return "The other one is fine." if others == 1 else f"The other {others:,} are fine."
     return "The one GPU that was judged is fine." if others == 1 else f"All {others:,} GPUs are fine."

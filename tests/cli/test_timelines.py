@@ -139,6 +139,14 @@ def test_a_slow_rank_is_found_among_unequal_sequences_and_among_three(tmp_path: 
 
 
 @pytest.mark.long
+def test_two_slow_ranks_do_not_hide_each_other_in_a_small_job(tmp_path: Path) -> None:
+    """Each makes the ranks of the other stage that have its data look fast."""
+    store = imported(tmp_path, timeline(4, 2, slow={1: 1.5, 6: 1.3}))
+    assert [row["name"] for row in verdicts(store)["rows"]] == ["rank 1", "rank 6"]
+    text = whorl("verdicts --store", store).output
+    assert text.startswith("2 of 8 ranks stand out. Nothing was found about the other 6 ranks.")
+
+
 def test_a_csv_of_other_names_beside_runs(tmp_path: Path) -> None:
     """A cluster may have runs, and timelines too: both are judged. The GPU is one that the store knows."""
     store, trace, ranks = tmp_path / "S", tmp_path / "trace.csv", tmp_path / "ranks.csv"

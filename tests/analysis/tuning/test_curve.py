@@ -256,16 +256,16 @@ def test_columns_are_known_by_several_names_in_any_order(table: Table, tmp_path:
 
 def test_rows_of_one_setting_count_with_their_median_and_blank_ones_do_not(table: Table) -> None:
     rows = [f"d,n,8,sgd,{limit},{time},100" for limit, times in ((200, (9, 10, 50)), (100, (20,))) for time in times]
-    file = read_sweeps(table(*rows, "d,n,8,sgd,150,,90", "", "d,n,16,sgd,100,9,50"))
+    file = read_sweeps(table(*rows, "d,n,8,sgd,150,,90", "", "d,n,8,sgd,50,NaN,90", "d,n,16,sgd,100,9,50"))
     assert file.sweeps[0].times_s.tolist() == [20, 10]
     assert file.sweeps[0].runs.tolist() == [1, 3]
-    assert (file.blank_rows, file.gaps) == (1, 1)
+    assert (file.blank_rows, file.gaps) == (2, 1)
 
 
 @pytest.mark.parametrize(("rows", "sentence"), [
     (["d,n,8,sgd,200,ten,100"], "line 2: time_per_epoch is 'ten'"),
     (["d,n,8,sgd,200,10,100", "d,n,8,sgd,100,-1,100"], "line 3: time_per_epoch is '-1'"),
-    (["d,n,8,sgd,200,nan,100"], "line 2: time_per_epoch is 'nan'"),
+    ([f"d,n,8,sgd,{limit},{time},9" for limit in (1, 2) for time in (9, 70)], "several times for a setting, from 9 to"),
     (["d,n,8,sgd,200,10,inf"], "line 2: average_power is 'inf'"),
     (["d,n,8,sgd,200,1e200,1e200"], "line 2: an energy of inf J is out of range"),
     (["d,n,8,sgd,0,10,100"], "line 2: power_limit is '0'"),
