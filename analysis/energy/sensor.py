@@ -46,7 +46,7 @@ _SHORT_PERIOD_S = 0.02  # of sensors that average over 10 ms
 _EQUAL, _PAIRS = 0.8, 8  # of so many pairs of readings, most are equal where both are of one sensor
 _SHARP, _SHARP_S, _SHARP_W = 0.55, 0.25, 20.0  # a mean of 1 s moves by less of its range in 0.25 s
 _EDGE_EVERY_S, _BEFORE_S, _AFTER_S = 0.25, 1.5, 2.0  # load edges are told by readings so close, over times so long
-_EDGES = 8  # that are looked at
+_EDGES, _CLEAN = 8, 0.75  # so many are looked at; of the range around it that a step makes up, else it is none
 _TOLD_LATE_S = 0.2  # utilisation is of the last sixth of a second or so, and read a while later
 _LEAST_W = 0.5  # no GPU draws less, whatever it does
 _ABOVE_LIMIT = 2.0  # power over this many limits is no power of the board
@@ -367,8 +367,7 @@ class _SensorChoice:
             return SensorTiming(_SLOW_S, period, _SLOW_S / 2 + period / 2, _LATE_S + period, 5 * _SLOW_S, source)
         delay = None if times is None else _delay(times, utilization, power)
         if not window <= _MEAN_S / 2:  # a mean of 1 s, as far as its model tells, or nothing is known
-            quick = delay is not None and delay < _MEAN_S * 0.4
-            if quick or (times is not None and _sharp(times, power)):  # older drivers do not average
+            if times is not None and _sharp(times, power):  # older drivers do not average
                 window = self.part_s
             elif math.isnan(window) and delay is not None:
                 window = _MEAN_S
@@ -377,6 +376,7 @@ class _SensorChoice:
                 return SensorTiming(self.part_s, period, _MEAN_S / 3, half, _MEAN_S + self.part_s + period, source)
         timing = SensorTiming.of(window, period, source)
         if delay is not None and abs(delay - timing.shift_s) > _LATE_S:
+            delay = max(delay, window / 2)  # a reading has nothing of the time after it
             later = max(delay - timing.shift_s, 0.0)
             timing = SensorTiming(window, period, delay, timing.lag_s, timing.settle_s + later, source)
         return timing
@@ -427,12 +427,14 @@ def _delay(times: Floats, utilization: Floats, watts: Floats) -> float | None:
 
 
 def _area_over_height(times: Floats, values: Floats) -> float | None:
-    """When a step between the levels at both ends of some values is, on average; None where there is none."""
-    quarter = len(values) // 8
-    if quarter < 1 or np.isnan(values).any():
+    """When a step between the levels at both ends of some values is, on average; None where they are no such step."""
+    eighth = len(values) // 8
+    if eighth < 1 or np.isnan(values).any():
         return None
-    before, after = values[:quarter].mean(), values[-quarter:].mean()
-    return float(np.trapezoid((after - values) / (after - before), times)) if after != before else None
+    before, after = values[:eighth].mean(), values[-eighth:].mean()
+    if before == after or abs(after - before) < _CLEAN * np.ptp(values):
+        return None
+    return float(np.trapezoid((after - values) / (after - before), times))
 
 
 def _sharp(times: Floats, watts: Floats) -> bool:

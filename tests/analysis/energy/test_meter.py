@@ -120,11 +120,11 @@ def test_the_interval_of_a_real_square_wave_holds_its_nominal_energy(store: Stor
 # -- windows --------------------------------------------------------------------------------------------------
 
 
-def steps(late_s: float, mean_s: float, every_s: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
-    """Readings of a GPU that works from 10 to 20 and from 30 to 40 s: means of so long, told so late; utilisation is
-    told 0.2 s late."""
+def steps(late_s: float, mean_s: float, every_s: float = 0.05, pause_s: float = 10) -> tuple[np.ndarray, np.ndarray]:
+    """Readings of a GPU that pauses for so long in each 20 s, and then works: means of so long, told so late;
+    utilisation is told 0.2 s late."""
     at, fine = np.arange(0, 50, every_s), np.arange(-5, 50, 0.01)
-    works = ((fine % 20) >= 10) & (fine >= 0)
+    works = ((fine % 20) >= pause_s) & (fine >= 0)
     upto = np.cumsum(np.where(works, 300.0, 50.0)) * 0.01
     ends = at - late_s
     watts = (np.interp(ends, fine, upto) - np.interp(ends - mean_s, fine, upto)) / mean_s
@@ -138,6 +138,14 @@ def test_the_lag_of_readings_is_learnt_from_load_edges(late_s: float, mean_s: fl
     meter = build("c", "g", readings(watts, 0.05, window_s=unknown, utilization=used))
     energy = figures(meter, 5, 15)  # a window with one load edge: a lag of 0.5 s would move 125 J
     assert abs(energy["energy_j"] - (5 * 50 + 5 * 300)) < min(40, 2 * energy["variance_j2"] ** 0.5 + energy["below_j"])
+
+
+@pytest.mark.parametrize(("pause_s", "late_s"), [(18.4, 0.3), (18.2, 0.5)])
+def test_pulses_shorter_than_an_edge_needs_tell_no_lag(pause_s: float, late_s: float) -> None:
+    """The power after them is about that before: the area over their height would be any time."""
+    watts, used = steps(late_s, 1.0, pause_s=pause_s)
+    meter = build("c", "g", readings(watts, 0.05, window_s=np.full(len(watts), np.nan), utilization=used))
+    assert figures(meter, 5, 38)["energy_j"] == pytest.approx(33 * 50 + 250 * (20 - pause_s), rel=0.01)
 
 
 def test_a_mean_beside_another_reading_tells_what_the_sensor_sees() -> None:
