@@ -99,11 +99,12 @@ MEASURED_BOARDS = (
 BETWEEN_MODELS = 0.3
 """The share of the variance between boards that is between models. One-way analysis of variance of `MEASURED_BOARDS`,
 of which five are of one model, gives 0.36 for h and 0.18 for p."""
-OFFSET_TAIL = 1.75
-"""Standard deviations of offsets are taken so many times larger than that of the boards, but not of models for data
-centres, whose measured boards are within 7 W: an RTX 4090 beside an external meter read 21 W too little, three standard
-deviations from what the others let expect. So its offset is within, by 2 W: that figure and the meter are as sure."""
-_LONG_TAIL = re.compile(r"\b(GEFORCE|[RG]TX|TITAN)", re.IGNORECASE)
+BEND_W, LOAD_W = 9.0, 300.0
+"""Lines of gain and offset are of boards under load. Without work two boards beside an external meter read 10 W (an RTX
+4090: 21 W too little) and 8 W (an RTX A5000) less than theirs. So readings of no power may be off a line by `BEND_W`
+(standard deviation), and those of `LOAD_W` by nothing; but not of models for data centres, whose measured boards are
+within 7 W."""
+_BENDS = re.compile(r"\b(GEFORCE|[RG]TX|TITAN)", re.IGNORECASE)
 
 Pair = tuple[float, float]
 Covariance = tuple[Pair, Pair]
@@ -151,8 +152,8 @@ class SensorError:
         """
         solved = [(1 / (1 + gain / 100) - 1, -offset / (1 + gain / 100)) for _, gain, offset in boards]
         of_all = _mean(solved)
-        sure = model is not None and sensor_of_model(model) is not None and not _LONG_TAIL.search(model)
-        total = _covariance(solved, of_all, offset_tail=1.0 if sure else OFFSET_TAIL)
+        sure = model is not None and sensor_of_model(model) is not None and not _BENDS.search(model)
+        total = _covariance(solved, of_all, bend_w=0.0 if sure else BEND_W)
         of_model = [pair for pair, (name, _, _) in zip(solved, boards, strict=True) if _is_of(name, model)]
         weight = len(of_model) * BETWEEN_MODELS / (len(of_model) * BETWEEN_MODELS + 1 - BETWEEN_MODELS)
         near = _mean(of_model) if of_model else of_all
@@ -208,15 +209,16 @@ def _mean(pairs: Sequence[Pair]) -> Pair:
     return h, p
 
 
-def _covariance(pairs: Sequence[Pair], mean: Pair, *, offset_tail: float) -> Covariance:
-    """The sample covariance, with offsets so many times further from their mean."""
+def _covariance(pairs: Sequence[Pair], mean: Pair, *, bend_w: float) -> Covariance:
+    """The sample covariance, and that of a power which is off by so much at 0 W and right at `LOAD_W`."""
     apart = [(h - mean[0], p - mean[1]) for h, p in pairs]
     columns = list(zip(*apart, strict=True))
     (hh, hp), (_, pp) = (
         [math.fsum(map(operator.mul, left_column, right_column)) / (len(pairs) - 1) for right_column in columns]
         for left_column in columns
     )
-    return (hh, hp), (hp, offset_tail**2 * pp)
+    bent = bend_w / LOAD_W
+    return (hh + bent**2, hp - bent * bend_w), (hp - bent * bend_w, pp + bend_w**2)
 
 
 def _scaled(covariance: Covariance, factor: float) -> Covariance:

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 ROWS_OF_PART = 1_500_000
 """Readings that a part has, about; of rows that are stored, `_QUICKER` times as many."""
 _QUICKER = 3
-VERSION = 1
+VERSION = 2
 """Of the meter: one more where the same readings give other joules, so that days are made again."""
 _S, _MINUTE_NS, _DAY_NS = 10**9, 60 * 10**9, 86_400 * 10**9
 _AROUND_NS = 3600 * _S  # what is read of the days beside
