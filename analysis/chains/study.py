@@ -121,11 +121,16 @@ def chain_study(log: JobsLog, *, options: StudyOptions, progress: ProgressReport
 def _begins(log: JobsLog, test_from_s: float | None) -> tuple[FloatArray, float]:
     """When chains begin, ascending, and from when on they are tested. Raises InputError where none is."""
     # A log since some time has of the jobs before it only those that still ran then: the first that ended tells it.
-    first_s = math.ceil(float(log.end_s.min()) / _DAY_S) * _DAY_S
+    first_s = math.ceil(min(float(log.end_s.min()), log.submit_s[-1]) / _DAY_S) * _DAY_S
     last_s = float(log.submit_s[-1]) - _ROOM_S
     if test_from_s is None:
         test_from_s = math.floor((first_s + 3 * last_s) / 4 / _DAY_S) * _DAY_S
     begins_s = np.arange(first_s, last_s, _EVERY_S)
+    if not len(begins_s):
+        raise InputError(
+            f"{log.source} is too short: chains begin on the day after the first end of a job, {_date(first_s)}, until "
+            f"five days before the last job was submitted, {_date(log.submit_s[-1])}"
+        )
     if not (begins_s >= test_from_s).any():
         raise InputError(
             f"{log.source}: no chain begins on {_date(test_from_s)} or later and five days before the last job, which "

@@ -235,6 +235,8 @@ def test_chains_begin_where_a_log_that_begins_in_the_middle_has_all_jobs() -> No
     (row,) = chain_study(since, options=StudyOptions(16, policies=("reactive",), test_from_s=0.0))
     first_s = np.ceil(log.end_s[log.end_s >= log.submit_s[150]].min() / DAY_S) * DAY_S
     assert row.n == np.ceil((log.submit_s[-1] - 5 * DAY_S - first_s) / (4 * HOUR_S))
+    with pytest.raises(InputError, match="is too short: chains begin on the day after the first end of a job"):
+        chain_study(replace(log, end_s=np.full(len(log), np.inf)), options=StudyOptions(16))
 
 
 def test_an_hour_of_overlap_picks_the_quantile() -> None:
