@@ -19,6 +19,7 @@ from whorl.errors import InputError
 from whorl.store.events import Event
 from whorl.store.metrics import FAST, METRICS, ROW, Call, Field
 from whorl.store.vocabulary import EventKind
+from whorl.tests.checks import until
 from whorl.tests.nvml_library import SOURCES, NvmlLibrary
 
 STILL = 1_790_000_004.03  # where the library's clock stands in tests of values
@@ -298,16 +299,16 @@ def test_what_a_hanging_call_fills_at_last_is_of_its_own_gpu(nvml: NvmlLibrary) 
     gpus = [device.gpu for device in devices]
     before = {gpu: next(iter(backend.read([gpu], slow=False))) for gpu in gpus}
     nvml.add("gpu 0 hang nvmlDeviceGetPowerUsage")
+    calls = nvml.calls("nvmlDeviceGetPowerUsage")
     late: list[Reading | Event] = []
     thread = threading.Thread(target=lambda: late.extend(backend.read(gpus[:1], slow=False)))
     thread.start()
-    time.sleep(0.1)
+    until(lambda: nvml.calls("nvmlDeviceGetPowerUsage") > calls)
     meanwhile = [next(iter(backend.read([gpu], slow=False))) for gpu in gpus[1:]]
     nvml.remove("gpu 0 hang nvmlDeviceGetPowerUsage")
     thread.join()
     assert len({tuple(reading.values) for reading in before.values() if isinstance(reading, Reading)}) == 3
     assert [*late[:1], *meanwhile] == [*before.values()]
-    backend.close()
 
 
 def test_reading_changes_nothing_and_never_waits_for_pcie(nvml: NvmlLibrary) -> None:

@@ -127,6 +127,15 @@ def test_a_large_fleet_is_a_band_and_few_bytes() -> None:
     assert "<b>n</b>" not in text
 
 
+def test_all_gpus_have_their_score_and_n_the_slowest_first(store: Store, advisor: Advisor) -> None:
+    gpus = _told(store, advisor).gpus
+    assert gpus.height == 24
+    assert gpus.row(0, named=True)["name"] == "n02/1"
+    assert gpus["score"].is_sorted(descending=True)
+    assert gpus["runs"].to_list() == [6] * 24
+    assert _told(store, advisor, "pagerank", 8).gpus["score"].to_list() == [1.0] * 24
+
+
 def test_another_number_of_gpus_needs_no_new_scores(
     store: Store, advisor: Advisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,27 @@ def test_what_is_not_known_is_none() -> None:
     assert (energy.dynamic_j, energy.idle_j, energy.total_j) == (None, 8 * 50 * 10, None)
 
 
+def test_empty_nodes_sleep_and_take_time_to_wake_up() -> None:
+    ledger = EnergyLedger(
+        Power(GPU_W, idle_w=50.0, node_w=700.0, asleep_w=20.0, sleep_after_s=60.0, wake_s=30.0), NODE_OF
+    )
+    assert not ledger.sleeps(0, 60.0)
+    assert ledger.sleeps(0, 61.0)
+    assert ledger.hold(0, (0, 4), Draw(0.0, 0.0), now_s=100.0) == 30
+    assert ledger.hold(1, (1,), Draw(0.0, 0.0), now_s=110.0) == 20  # it is waking up already
+    assert ledger.hold(1, (1,), Draw(7.0, 0.0), now_s=125.0) == 5
+    ledger.release(0, 200.0)
+    ledger.release(1, 210.0)
+    assert ledger.hold(0, (4,), Draw(0.0, 0.0), now_s=230.0) == 0  # empty for less than a minute
+
+
+def test_a_job_begins_to_work_when_its_nodes_are_awake() -> None:
+    power = Power({"A": np.full(2, 300.0)}, sleep_after_s=60.0, wake_s=30.0)
+    world = World.regular(1, 2, {"A": [1.0, 1.0]}, power=power)
+    outcome = replay(Trace("t", (Job("early", 0, 1, 10, "A"), Job("late", 100, 1, 10, "A"))), world)
+    assert outcome.finish_s.tolist() == [10, 140]
+
+
 # -- energy ------------------------------------------------------------------------------------------------------------
 # The energy of whole replays, against an integral over the spans that were recorded.
 

@@ -164,6 +164,15 @@ def test_shifted_nodes_hide_neither_each_other_nor_single_gpus(shifted: int, shi
     assert gpus_found >= 0.95 * fleets * 3
 
 
+def test_a_node_that_is_slow_as_a_whole_is_one_finding_of_its_size() -> None:
+    runs = draw(np.random.default_rng(5), 256, "normal", spread=0.003)
+    comparison = compared(replace(runs, x=runs.x + 0.05 * (runs.gpu // 4 == 9)))
+    (shift,) = [row for row in comparison.shifts if row.p < 1e-3]
+    assert (shift.what, shift.value, list(shift.gpus)) == ("node", 9, [36, 37, 38, 39])
+    assert shift.effect == pytest.approx(0.05, abs=0.006)
+    assert not named(comparison).any()
+
+
 @pytest.mark.parametrize("population", ["lognormal", "t3"])
 def test_a_heavy_tail_names_few_in_one_file(population: str) -> None:
     random = np.random.default_rng(31)
@@ -216,7 +225,9 @@ def test_a_cabinet_that_is_slow_hides_no_gpu_in_it() -> None:
             replace(runs, x=runs.x + longer[runs.gpu], fleet=Fleet(runs.fleet.node, {"cabinet": cabinet}))
         )
         assert set(np.flatnonzero(named(comparison))) == {100, 200}
-        assert [(shift.what, shift.value) for shift in comparison.shifts if shift.p < 1e-3] == [("cabinet", 3)]
+        (shift,) = [shift for shift in comparison.shifts if shift.p < 1e-3]
+        assert (shift.what, shift.value, len(shift.gpus)) == ("cabinet", 3, 32)
+        assert shift.effect == pytest.approx(effect, abs=0.012)
 
 
 def _in_ms(random: np.random.Generator, sittings: int, faulty: int = -1) -> Runs:
