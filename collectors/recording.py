@@ -95,7 +95,8 @@ missing of them (as `Ticks.nulls`), and its mark."""
 def ticks_of(columns: Columns, rows: Sequence[Row]) -> Ticks:
     """Readings with the same columns, at least one, for a journal."""
     times, gpus, packed, nulls, marks = zip(*rows, strict=True)
-    return Ticks(times, gpus, columns, packed, nulls, {"quality": marks} if any(marks) else {})
+    texts = {"quality": marks} if any(marks) else {}
+    return Ticks(times, gpus, columns, packed, nulls=nulls, texts=texts)
 
 
 class StoreRecorder:

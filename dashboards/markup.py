@@ -206,7 +206,8 @@ def _rows(part: Table, label: str, medium: Medium) -> Element:
     """A table of plain HTML; cells of a column that names a page are links."""
     looks = ["r" if head.right else "w" if head.kind == "sentence" else "" for head in part.heads]
     as_cards = _is_wider_than_a_telephone(part)
-    named = [{"data-head": head.head} if as_cards and place else {} for place, head in enumerate(part.heads)]
+    heads = ["", *(head.head for head in part.heads[1:])] if as_cards else [""] * len(part.heads)
+    named = [{"data-head": head} if head else {} for head in heads]
     top = [
         element(
             "th",

@@ -417,4 +417,5 @@ def _ticks(rows: pa.Table) -> Ticks:
     gpus = list(zip(texts.pop("cluster"), texts.pop("gpu"), strict=True))
     texts = {name: column for name, column in texts.items() if any(column)}
     numbers = list(zip(*values, strict=True)) if values else [()] * len(rows)
-    return Ticks(keys.times(rows).tolist(), gpus, *pack_readings(names, numbers), nulls, texts)
+    columns, packed = pack_readings(names, numbers)
+    return Ticks(keys.times(rows).tolist(), gpus, columns, packed, nulls=nulls, texts=texts)

@@ -203,7 +203,7 @@ def _limit_s() -> pl.Expr:
 
 def _nodes() -> pl.Expr:
     """How many nodes a job had. sacct writes 2048 as 2K unless it is told not to."""
-    text = pl.coalesce("NNodes", "AllocNodes", pl.col("AllocTRES").str.extract(r"(?:^|,)node=(\d+K?)"))
+    text = pl.coalesce("NNodes", "AllocNodes", pl.col("AllocTRES").str.extract(r"(?:^|,)node=(\d+K?)(?:,|$)"))
     thousands = pl.when(text.str.ends_with("K")).then(1024).otherwise(1)
     return text.str.strip_suffix("K").cast(pl.Int64, strict=False) * thousands
 

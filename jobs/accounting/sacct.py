@@ -201,6 +201,7 @@ def _with_nodes(rows: pl.DataFrame, accounts: Accounts) -> pl.DataFrame:
     return accounts.refused.take(
         rows.with_columns(nodes),
         [
+            (pl.col("NodeList").str.ends_with("+"), "NodeList was cut; give -P"),
             (pl.col("nodes").is_null(), "NodeList is no list of nodes"),
             (wrong.fill_null(False), "NodeList does not have as many nodes as NNodes says: it was cut"),
         ],

@@ -97,7 +97,8 @@ def rows(
 def _parted(lines: pl.DataFrame, notes: list[str], save: str) -> pl.DataFrame:
     """The lines with a delimiter where `sacct` without -P wrote aligned columns, below each of which it draws a line.
 
-    It cuts what is wider than a column, and ends it with a plus sign. A number of a job that was cut is left empty.
+    It cuts what is wider than a column, and ends it with a plus sign. Of a job's number and a cluster's name nothing is
+    left then: they would name another one.
     """
     rule = lines["text"][1] if lines.height > 1 else ""
     if not re.fullmatch(r" *-+( +-+)* *", rule):
@@ -111,7 +112,7 @@ def _parted(lines: pl.DataFrame, notes: list[str], save: str) -> pl.DataFrame:
     for name, (start, end) in zip(names, columns, strict=True):
         cell = pl.col(str(start))
         is_cut = cell.str.ends_with("+") & (cell.str.len_chars() == end - start)
-        if name.startswith("JobID"):
+        if name.startswith(("JobID", "Cluster")):
             cells = cells.with_columns(pl.when(~is_cut).then(cell).otherwise(pl.lit("")).alias(str(start)))
         elif name != "State" and (number := cells.select(is_cut.sum()).item()):
             cut_columns.append(f"{number} of {name}")

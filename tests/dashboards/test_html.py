@@ -116,6 +116,9 @@ def test_text_is_never_markup() -> None:
 def test_a_table_that_is_wider_than_a_telephone_is_cards_there() -> None:
     assert 'class="wide cards"' in made(Table(["GPU", "why"], [["c001-8/0", "heat for 61 % of the time, at 86 °C"]]))
     assert 'class="wide"' in made(Table(["GPU", "runs"], [["c001-8/0", 22]]))
+    remarks = made(Table(["policy", "saved", ""], [["pal", "2.1 % [1.9, 2.3]", "no gain that can be measured"]]))
+    assert 'data-head="saved"' in remarks
+    assert 'data-head=""' not in remarks, "a remark is not led by a colon"
 
 
 def test_what_stands_between_two_backticks_is_code() -> None:

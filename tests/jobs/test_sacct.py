@@ -267,6 +267,36 @@ def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: St
     ]  # fmt: skip
 
 
+def test_a_list_of_nodes_that_was_cut_names_no_nodes(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "aligned.txt"
+    columns = tuple(column for column in COLUMNS if column != "NNodes")
+    file.write_text(aligned(job(1), job(2, NodeList="n01,n02,n03,n0456"), columns=columns, NodeList=12))
+    done = whorl(store, "--log", file)
+    assert done.exit_code == 2, done.output
+    assert "aligned.txt: refused line 4: NodeList was cut; give -P" in done.stderr
+    assert now(store, "job_id, node") == [("1", "n01")]
+
+
+def test_a_cluster_whose_name_was_cut_is_asked_for(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "aligned.txt"
+    file.write_text(aligned(job(1, Cluster="perlmutter-gpu"), Cluster=10))
+    assert "does not say which cluster it is of: give --cluster NAME" in whorl(store, "--log", file).stderr
+    assert whorl(store, "--log", file, "--cluster", "perlmutter-gpu").exit_code == 0
+    assert now(store, "cluster, job_id") == [("perlmutter-gpu", "1")]
+
+
+def aligned(*rows: dict[str, str], columns: tuple[str, ...] = COLUMNS, **widths: int) -> str:
+    """What sacct without -P prints, where columns have these widths, or 60."""
+    width = {column: widths.get(column, 60) for column in columns}
+    rule = {column: "-" * width[column] for column in columns}
+
+    def cell(column: str, value: str) -> str:
+        return value.rjust(width[column]) if len(value) <= width[column] else value[: width[column] - 1] + "+"
+
+    lines = [dict(zip(columns, columns, strict=True)), rule, *rows]
+    return "".join(" ".join(cell(column, str(line[column])) for column in columns) + " \n" for line in lines)
+
+
 @pytest.mark.long(short=3)
 @pytest.mark.parametrize(
     ("content", "why"),

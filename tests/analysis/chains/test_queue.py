@@ -209,6 +209,16 @@ def test_aligned_columns_are_read_and_what_sacct_cut_is_told(tmp_path: Path) -> 
     assert note.startswith("sacct without -P cut values (1 of End); save it with: ")
 
 
+def test_a_number_of_nodes_that_was_cut_is_not_known(tmp_path: Path) -> None:
+    text = "JobID|Submit|Start|End|Timelimit|AllocTRES\n"
+    text += "".join(
+        f"{job}|{T0}|{T0}|{T0 + 9}|00:30:00|cpu=4,node={n}\n" for job, n in [(1, "16"), (2, "1+"), (3, "2,mem+")]
+    )
+    log = written(tmp_path, text)
+    assert log.nodes.tolist() == [16, 2]
+    assert log.refused == {"its number of nodes is not a number of at least 1": [3]}
+
+
 def test_jobs_of_pbs_are_no_steps_and_two_partitions_are_told(tmp_path: Path) -> None:
     text = "job,partition,submit,start,end,limit_min,nodes\n"
     text += "".join(f"{job}.pbs01,{'ab'[job > 2]},{T0},{T0},{T0 + 9},30,1\n" for job in range(1, 6))
