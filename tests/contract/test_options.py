@@ -455,7 +455,7 @@ FILES = {
     "fleet.toml": 'nodes = "n[01-02]"\ngpus_per_node = 1\n',
     "hosts": "c001-[1-2]\n",
     "train.sbatch": "#!/bin/bash\n#SBATCH -t 10\ntrue\n",
-    "log.csv": chain_log(6),
+    "log.csv": chain_log(7),
     "layout.yaml": "dp_size: 2\npp_size: 1\ntp_size: 1\n",
     "pairs.csv": "job_a,job_b,a_share_of_solo,b_share_of_solo\n"
     + "".join(f"{pair},0.8,0.8\n" for pair in ("BERT,BERT", "BERT,GPT2", "GPT2,GPT2")),

@@ -162,7 +162,7 @@ def test_a_silent_controller_is_one_sentence(slurm: Slurm, store: str) -> None:
     asking = [*ASKING, "--store", store]
     lines = {
         "exclude": [*asking, "--format", "exclude"],
-        "apply": [*asking, "apply", "1"],
+        "apply": ["advise", "apply", "1", *asking[1:]],
         "free": [*asking, "--no-scheduler"],
         "report": asking,
         "doctor": ["doctor", "--json"],
