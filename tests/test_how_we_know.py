@@ -72,10 +72,7 @@ def quotes() -> Sequence[tuple[str, str]]:
         ("benchmarks", f"{day['rows']:,} rows"),
         ("benchmarks", f"| services on simulated GPUs | {services['n']} | 3.0; {regret} [{low}, {high}]"),
         ("advice", f"{kinds['noise']['fleets']} fleets a row"),
-        *(
-            ("advice", f"{row(kind['says'])} {100 * kind['told_to_differ']:.0f} %")
-            for kind in kinds.values()
-        ),
+        *(("advice", f"{row(kind['says'])} {100 * kind['told_to_differ']:.0f} %") for kind in kinds.values()),
     ]
 
 

@@ -146,6 +146,7 @@ def test_more_rows_than_fit_into_memory_become_several_files_of_whole_gpus(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(telemetry_files, "MOST_ROWS", 25)
+    monkeypatch.setattr("whorl.store.parts._FEW_ROWS", 25)
     for number in range(4):
         gpus = [*"abcde"] * 4
         store.append({"telemetry": readings([5 * number + second // 5 for second in range(20)], gpus)}, f"x{number}")
