@@ -41,7 +41,10 @@ _OPEN: list[Dcgm] = []
 
 
 @pytest.fixture(autouse=True)
-def _ends_closed() -> Iterator[None]:
+def _ends_closed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Backends are closed while their engine is still there."""
+    for name in {"dcgm", "stopped_engine"}.intersection(request.fixturenames):
+        request.getfixturevalue(name)
     yield
     while _OPEN:
         _OPEN.pop().close()

@@ -131,7 +131,8 @@ _OPEN: list[Nvml] = []
 
 
 @pytest.fixture(autouse=True)
-def _ends_closed() -> Iterator[None]:
+def _ends_closed(nvml: NvmlLibrary) -> Iterator[None]:
+    """Backends are closed while their driver is still there."""
     yield
     while _OPEN:
         _OPEN.pop().close()
