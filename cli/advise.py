@@ -30,7 +30,7 @@ from .options import (
 if TYPE_CHECKING:
     from ..jobs.kubernetes import KubeNode
 
-FORMATS = ("exclude", "prefer", "nodelist", "weights", "kubernetes", "taints", "nfd")
+FORMATS = ("exclude", "prefer", "nodelist", "weights", "kubernetes", "taints", "nfd", "json")
 _DAY_S = 86_400.0
 
 
@@ -69,7 +69,7 @@ _job = options(
     type=click.Path(dir_okay=False, allow_dash=True),
     help="Only nodes in this file: host lists, or the output of `kubectl get nodes -o json`.",
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), help="Print only this, for a scheduler.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Print only this, for a scheduler or a program.")
 @settings(
     OptionKey(
         "and",
@@ -134,7 +134,7 @@ def advise(ctx: click.Context, /, **options: Any) -> None:
     from .output import print_reply, tell
 
     form, as_json, output, file_node, own = map(options.pop, ("form", "as_json", "output", "file_node", "own"))
-    form, file_node = None if as_json else form, file_node or os.environ.get("NODE_NAME")
+    form, file_node = "json" if as_json else form, file_node or os.environ.get("NODE_NAME")
     if output is not None and form not in ("exclude", "nfd"):
         raise click.UsageError("output= works only with --format exclude or nfd")
     if own is not None and (form != "exclude" or output is not None):
@@ -151,11 +151,11 @@ def advise(ctx: click.Context, /, **options: Any) -> None:
     with _printed_anyway(excluded):
         reply = advise(store, **options, nodes=listed, own=excluded, form=form, to_file=to_file)
         steering = reply.result
-        lines, note = ([], None) if form is None else lines_for(form, steering, excluded, file_node)
+        lines, note = ([], None) if form in (None, "json") else lines_for(form, steering, excluded, file_node)
         if form == "exclude" and steering.price is not None and not steering.price.worth:
             note = "; ".join([*([note] if note else []), price_verdict(steering.price)])
-    if form is None:
-        print_reply(reply, as_json=as_json)
+    if form in (None, "json"):
+        print_reply(reply, as_json=form == "json")
         return
     for line in steering.remarks:
         tell(f"note: {line}")

@@ -32,7 +32,7 @@ class _FailsOpen(click.Command):
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "nagios", "junit"]),
+    type=click.Choice(["text", "nagios", "junit", "json"]),
     default="text",
     show_default=True,
     help="How to print it.",
@@ -94,6 +94,6 @@ def check(store: str, form: str, as_json: bool, **options: Any) -> None:
     if form in ("nagios", "junit") and not as_json:
         click.echo(reply.nagios() if form == "nagios" else reply.junit())
     else:
-        print_reply(reply, as_json=as_json)
+        print_reply(reply, as_json=as_json or form == "json")
     sys.stdout.flush()
     sys.exit(int(reply.status))

@@ -432,7 +432,7 @@ def advise(
     from ..analysis.placement import AdviceOptions
 
     opened = opened_store(store)
-    report = form is None
+    report = form in (None, "json")
     if not report:
         workload = workload or only_workload(opened, "which workload is meant? Give --workload")
     request = AdviceRequest(workload or "", AdviceOptions(**job), cluster, model)

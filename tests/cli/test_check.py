@@ -37,7 +37,7 @@ from whorl.tests.nvml_library import NvmlLibrary
 
 
 def checked(*words: object, status: int) -> dict[str, Any]:
-    answer = document("check", *words, schema="check", status=status)
+    answer = document("check --format json", *words, schema="check", status=status)
     assert answer["exit_status"] == status
     return answer
 
