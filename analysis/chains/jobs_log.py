@@ -19,7 +19,10 @@ from ...store.importing.content import LINE, Refused, load
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
 
-SAVE = "SLURM_TIME_FORMAT=%s sacct -a -X -P -D -S 2026-01-01 -o JobIDRaw,State,Submit,Start,End,TimelimitRaw,NNodes"
+SAVE = (
+    "SLURM_TIME_FORMAT=%s sacct -a -X -P -D -S 2026-01-01 "
+    "-o JobIDRaw,Partition,State,Submit,Eligible,Start,End,TimelimitRaw,NNodes"
+)
 """A command whose output `read_log` reads."""
 UNLIMITED_S = 365 * 86400.0
 """What Slurm plans for a job whose time limit is UNLIMITED: a year."""
@@ -33,7 +36,7 @@ _COLUMNS = {
 }  # fmt: skip
 """Columns that are read, in lower case, with sacct's spelling: those of sacct, then those of the Mirage study's log."""
 _NODES = ("NNodes", "AllocNodes", "AllocTRES")
-_STEP = r"\.(?:\d+(?:\+\d+)?|batch|extern|interactive)$"  # of a job 7; 7.server is a job of PBS
+_STEP = r"\.(?:\d+(?:\+\d+)?|batch|extern|interactive|[a-z]*\+)$"  # of a job 7, cut or not; 7.server is a job of PBS
 NEVER_BEGAN, STEP, TWICE = "that never began", "steps of jobs", "that the log has twice"
 
 
@@ -149,7 +152,7 @@ def _log(frame: pl.DataFrame, source: str, time_zone: str, refused: Refused, not
             f"its jobs are of {partitions.height} partitions ({partitions[0, 0]} has {partitions[0, 1]:,} of "
             f"{frame.height:,}) and count as one queue for the same nodes; if they are not, save one: sacct -r NAME"
         )
-    queued = pl.when(pl.col("eligible") < pl.col("began")).then(pl.max_horizontal("submitted", "eligible"))
+    queued = pl.when(pl.col("eligible") <= pl.col("began")).then(pl.max_horizontal("submitted", "eligible"))
     frame = frame.with_columns(queued.fill_null(pl.col("submitted")).alias("submitted")).sort("submitted", LINE)
     submit_s, start_s, end_s = (
         frame[name].dt.epoch("us").cast(pl.Float64).to_numpy() / 1e6 for name in ("submitted", "began", "ended")
@@ -176,7 +179,7 @@ def _named(frame: pl.DataFrame, source: str) -> pl.DataFrame:
     for names in (("Submit",), ("Start",), ("End",), ("TimelimitRaw", "Timelimit"), _NODES):
         if not set(names) & set(frame.columns):
             raise InputError(f"{source} has no column {names[0]}; save it with: {SAVE}")
-    columns_read = {*_COLUMNS.values()}
+    columns_read = set(_COLUMNS.values())
     frame = frame.select(LINE, *(name for name in frame.columns if name in columns_read))
     return sacct_output.known(frame, sorted(columns_read))
 

@@ -98,7 +98,7 @@ def _parted(lines: pl.DataFrame, notes: list[str], save: str) -> pl.DataFrame:
     """The lines with a delimiter where `sacct` without -P wrote aligned columns, below each of which it draws a line.
 
     It cuts what is wider than a column, and ends it with a plus sign. Of a job's number and a cluster's name nothing is
-    left then: they would name another one.
+    left then: they would name another one. That of a step (7.batch as 7.ba+) stays: it tells that the line is no job.
     """
     rule = lines["text"][1] if lines.height > 1 else ""
     if not re.fullmatch(r" *-+( +-+)* *", rule):
@@ -113,7 +113,8 @@ def _parted(lines: pl.DataFrame, notes: list[str], save: str) -> pl.DataFrame:
         cell = pl.col(str(start))
         is_cut = cell.str.ends_with("+") & (cell.str.len_chars() == end - start)
         if name.startswith(("JobID", "Cluster")):
-            cells = cells.with_columns(pl.when(~is_cut).then(cell).otherwise(pl.lit("")).alias(str(start)))
+            is_step = cell.str.contains(".", literal=True) & (name != "Cluster")
+            cells = cells.with_columns(pl.when(~is_cut | is_step).then(cell).otherwise(pl.lit("")).alias(str(start)))
         elif name != "State" and (number := cells.select(is_cut.sum()).item()):
             cut_columns.append(f"{number} of {name}")
     if cut_columns:

@@ -197,13 +197,14 @@ def test_aligned_columns_are_read_and_what_sacct_cut_is_told(tmp_path: Path) -> 
         "------------ ---------- ------------------- ------------------- ------------------- ---------- -------- \n"
         "7             COMPLETED 2022-11-01T00:00:00 2022-11-01T00:00:05 2022-11-01T00:01:00   00:30:00        2 \n"
         "7.batch       COMPLETED 2022-11-01T00:00:00 2022-11-01T00:00:05 2022-11-01T00:01:00                   2 \n"
+        "12345678.ba+  COMPLETED 2022-11-01T00:00:00 2022-11-01T00:00:05 2022-11-01T00:00:59   00:30:00        2 \n"
         "8            CANCELLED+ 2022-11-01T00:00:00 2022-11-01T00:00:09 2022-11-01T00:00:09   00:30:00        1 \n"
         "47110815_10+     FAILED 2022-11-01T00:00:00 2022-11-01T00:00:09 2022-11-01T00:00:19 2-00:00:00        1 \n"
         "47110815_10+     FAILED 2022-11-01T00:00:00 2022-11-01T00:00:09 2022-11-01T00:00:19 2-00:00:00        1 \n"
     )
     log = written(tmp_path, text)
     assert (log.nodes.tolist(), log.limit_s.tolist()) == ([2, 1, 1], [1800, 172_800, 172_800])
-    assert log.passed == {STEP: 1, NEVER_BEGAN: 1}
+    assert log.passed == {STEP: 2, NEVER_BEGAN: 1}
     assert not log.notes
     (note,) = written(tmp_path, text.replace("2022-11-01T00:01:00   00", "2022-11-01T00:01:0+   00")).notes
     assert note.startswith("sacct without -P cut values (1 of End); save it with: ")
@@ -230,7 +231,8 @@ def test_jobs_of_pbs_are_no_steps_and_two_partitions_are_told(tmp_path: Path) ->
 def test_a_job_that_waited_for_another_job_queued_from_when_it_could_run(tmp_path: Path) -> None:
     text = "JobIDRaw|Submit|Eligible|Start|End|TimelimitRaw|NNodes\n"
     text += f"1|{T0}|{T0 + 60}|{T0 + 90}|{T0 + 99}|30|1\n2|{T0}|Unknown|{T0 + 90}|{T0 + 99}|30|1\n"
-    assert written(tmp_path, text).waits_s.tolist() == [90, 30]
+    text += f"3|{T0}|{T0 + 90}|{T0 + 90}|{T0 + 99}|30|1\n"
+    assert written(tmp_path, text).waits_s.tolist() == [90, 30, 0]
 
 
 def test_the_night_in_which_clocks_go_back(tmp_path: Path) -> None:
