@@ -257,8 +257,8 @@ class DaskEngine(Engine):
         from ..store.folder import made_at
 
         python, root = platform.python_version(), store.root.absolute()
-        hosts = self._asked(self._client.run, socket.gethostname)
         versions = self._asked(self._client.get_versions, packages=["whorl"])["workers"]
+        hosts = self._asked(self._client.run, socket.gethostname)  # also of workers that came meanwhile
         pythons = {worker: about["host"]["python"].partition(".final")[0] for worker, about in versions.items()}
         for package, here, of_worker in (
             ("whorl", __version__, {worker: about["packages"].get("whorl") for worker, about in versions.items()}),
