@@ -4,6 +4,8 @@ UV     := $(or $(shell command -v uv 2>/dev/null),.uv/bin/uv)
 READY  := .venv/.ready
 BIN    := .venv/bin
 export UV_PYTHON_DOWNLOADS := never
+# Else the processes of the first tests or demo compile the same modules side by side.
+export UV_COMPILE_BYTECODE := 1
 # The tests start hundreds of processes: each compiles all of its modules where none may keep what was compiled.
 unexport PYTHONDONTWRITEBYTECODE
 

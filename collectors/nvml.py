@@ -6,6 +6,7 @@ once. Nothing here changes a setting of a GPU.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import time
 from collections import deque
@@ -22,7 +23,6 @@ from ..store.vocabulary import EventKind
 from .backend import Backend, Device, Reading, Status
 from .kernel_log import name_lost_boards, xid_event
 from .nvml_driver import (
-    address_of,
     answer_of,
     decoded,
     describe,
@@ -175,7 +175,7 @@ class Nvml(Backend):
                 if first:
                     log.warning("the GPU at index %d has the UUID of another one, and is not read: %s", index, gpu)
                 continue
-            address = address_of(handle)
+            address = _address(handle)
             entry = before.get(gpu)
             same = entry is not None and entry.reader is not None and self._by_handle.get(address) == gpu
             if entry is not None and same and entry.device.row["nvml_index"] == index:
@@ -185,7 +185,7 @@ class Nvml(Backend):
             self._whole[gpu], self._by_handle[address] = device, gpu
             parts = instances(handle, device)
             readable: list[tuple[Device, Any, object]] = [(device, handle, (address, bool(parts)))]
-            readable += [(part, part_handle, (address_of(part_handle), part)) for part, part_handle in parts]
+            readable += [(part, part_handle, (_address(part_handle), part)) for part, part_handle in parts]
             for readable_device, readable_handle, fits in readable:
                 entry = before.get(readable_device.gpu)
                 reader = entry.reader if entry is not None and entry.fits == fits else None
@@ -255,7 +255,7 @@ class Nvml(Backend):
 
     def _who(self, handle: Any) -> tuple[str | None, str | None]:
         """UUID and PCI address of the GPU behind a handle, of any time; None where nothing tells."""
-        gpu = self._by_handle.get(address_of(handle))
+        gpu = self._by_handle.get(_address(handle))
         if gpu is not None:
             return gpu, self._whole[gpu].row["pci_bus_id"]
         pci = answer_of(nv.nvmlDeviceGetPciInfo_v3, handle)
@@ -274,3 +274,7 @@ def _reach(index: int) -> tuple[str, Any]:
     if uuid is None or status_of(nv.nvmlDeviceGetMemoryInfo, handle) == Status.LOST:
         raise nv.NVMLError(nv.NVML_ERROR_GPU_IS_LOST)
     return uuid, handle
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -50,11 +50,6 @@ def library_function(name: str) -> Any:
     return getattr(ctypes.cdll["libnvidia-ml.so.1"], name, None)
 
 
-def address_of(handle: Any) -> int:
-    """The number by which the driver knows a handle."""
-    return ctypes.cast(handle, ctypes.c_void_p).value or 0
-
-
 def text(value: Any) -> str | None:
     """A string of the driver, None for an empty one."""
     return (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip() or None

@@ -1,10 +1,9 @@
 """Reads the metrics of one device through NVML: one call for all of its field values, and one for each other number.
 
 `store.metrics` says how NVML has each metric. The constructor finds out what this device and its driver support; what
-they refuse is not asked again. All calls for a device fill one buffer: first its field values, then the outputs of the
-other calls, whose types are those of nvidia-ml-py. So one `struct.unpack` gives all numbers of a reading. Its wrappers
-allocate an output at every call, and read it part by part, which costs more than all the rest of a sweep. Between two
-ticks the processor forgets nearly all, so devices that are alike share a buffer and its calls.
+they refuse is not asked again. A device has one buffer, which all calls fill: first its field values, then the outputs
+of the other calls, whose types are those of nvidia-ml-py. So one `struct.unpack` gives all numbers of a reading. Its
+wrappers allocate an output at every call, and read it part by part, which costs more than all the rest of a sweep.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import struct
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -23,9 +23,9 @@ import pynvml as nv
 
 from ..store.metrics import FAST, METRICS, Call, Field, Gpm, Part, Stamp
 from .backend import Status
-from .nvml_driver import NOT_SUPPORTED, NOT_YET, SUCCESS, address_of, library_function, meaning
+from .nvml_driver import NOT_SUPPORTED, NOT_YET, SUCCESS, library_function, meaning
 
-_FAST_TICK, _SLOW_TICK, _RARE_TICK = _TICKS = range(3)  # each reads what the one before does, and more
+_FAST_TICK, _SLOW_TICK, _RARE_TICK = range(3)  # each reads what the one before does, and more
 _RARE_NS = 600_000_000_000  # between two readings of what is costly
 _MAX_LINKS = 36  # NVLinks of a GPU
 _OTHER_CLOCK_US = 60_000_000  # a time stamp that is off by more than this comes from another clock
@@ -65,69 +65,39 @@ class _FieldEntry(NamedTuple):
 
 
 class _Number(NamedTuple):
-    """Where a number that a call gives is in the buffer, its format, and the row in METRICS that it is for."""
+    """A number that a call gives for the metric in this row of METRICS, and where it is in the buffer."""
 
+    row: int
     offset: int
     format: str
-    row: int
 
 
-class _SupportedCall(NamedTuple):
-    """A call that a device supports, where its output is in the buffer, and the most frequent tick that makes it."""
+@dataclass
+class _BoundCall:
+    """A call with its arguments, and what it fills: an output of a type of ctypes, at an offset of the buffer."""
 
-    spec: Call
+    function: Callable[..., int]
+    arguments: tuple[Any, ...]
+    kind: Any
     offset: int
-    tick: int = _RARE_TICK
-    numbers: tuple[_Number, ...] = ()
+    tick: int = _RARE_TICK  # the most frequent one at which it is made
+    numbers: list[_Number] = field(default_factory=list)
 
 
-class _Form(NamedTuple):
-    """What a device is asked; devices that are alike are asked the same."""
+class _Request(NamedTuple):
+    """What a device is asked at a tick of some sort; devices that are alike are asked the same."""
 
     rows: tuple[int, ...]
     """The metrics of a reading."""
     fields: tuple[_FieldEntry, ...]
-    calls: tuple[_SupportedCall, ...]
+    calls: tuple[tuple[_Number, ...], ...]
+    """The numbers of each call."""
     profiled: bool
     window_ms: int
     fixed: bytes
     """The statuses of metrics that come of no answer."""
 
-    def at(self, tick: int) -> _Form:
-        """The part that is asked at ticks of some sort."""
-        rows = FAST if tick == _FAST_TICK else self.rows
-        later = {number.row for call in self.calls if call.tick > tick for number in call.numbers}
-        later |= set(self.rows).difference(rows)
-        return self._replace(
-            rows=rows,
-            fields=tuple(entry for entry in self.fields if entry.row in rows),
-            calls=tuple(call for call in self.calls if call.tick <= tick),
-            profiled=self.profiled and tick != _FAST_TICK,
-            fixed=bytes(Status.UNREAD if row in later else status for row, status in enumerate(self.fixed)),
-        )
 
-
-class _Sheet:
-    """A buffer that the calls for one `device` at a time fill; `calls` are by tick, that for all fields first."""
-
-    def __init__(self, form: _Form) -> None:
-        self.device = ctypes.c_void_p()
-        self.buffer = _buffer_for(form.fields, room=_OUTPUT_BYTES)
-        self.calls: list[list[_BoundCall]] = []
-        calls = [(call.tick, _bound(call.spec, self.device, self.buffer, call.offset)) for call in form.calls]
-        for tick in _TICKS:
-            fields = len(form.at(tick).fields)
-            all_fields = (library_function("nvmlDeviceGetFieldValues"), (self.device, fields, self.buffer))
-            self.calls.append([all_fields] * bool(fields) + [call for least, call in calls if call and least <= tick])
-
-
-@functools.lru_cache(maxsize=256)
-def _idle_sheets(_form: _Form) -> list[_Sheet]:
-    """The sheets that no reading has now; a call that hangs may still fill its own."""
-    return []
-
-
-_BoundCall = tuple[Callable[..., int], tuple[Any, ...]]
 Answers = tuple[list[int], tuple[int, ...], tuple[int, ...]]
 """Return codes of the calls, of which the first is for all fields if there are any; type and return code of each field;
 return codes of profiling."""
@@ -145,23 +115,41 @@ class Reader:
     ) -> None:
         self.of_module = False
         self._handle, self._instance = handle, instance
-        self._address = address_of(handle)
-        self._profiling = profiling if profiling is not None and not profiling.refused else None
         self._get_fields: Any = None if instance else library_function("nvmlDeviceGetFieldValues")
-        fields = () if self._get_fields is None else self._supported_fields()
+        fields = [] if self._get_fields is None else self._supported_fields()
+        self._outputs_end = _ENTRY.size * len(fields)
+        self._buffer = _buffer_for(fields, room=_OUTPUT_BYTES)
+        calls = self._supported_calls(answered={entry.row for entry in fields})
         fixed = [Status.UNREAD if instance else Status.UNSUPPORTED] * len(METRICS)
         for row, metric in enumerate(METRICS):
             if isinstance(metric.nvml, Part) and not instance and window_ms is not None:
                 fixed[row] = Status.OK
             if isinstance(metric.nvml, Gpm) and profiling is not None and profiling.refused:
                 fixed[row] = meaning(profiling.refused)
-        calls = self._supported_calls(fields)
-        rows = tuple(range(len(METRICS)))
-        self._form = _Form(rows, fields, calls, self._profiling is not None, window_ms or 0, bytes(fixed))
-        self._idle_sheets = _idle_sheets(self._form)
-        self._forms = [self._form.at(tick) for tick in _TICKS]
-        self._layouts = list(map(_usual_layout, self._forms))
+        self._profiling = profiling if profiling is not None and not profiling.refused else None
+        self._ticks: list[tuple[_Request, list[tuple[Callable[..., int], tuple[Any, ...]]]]] = []
+        self._layouts: list[_Layout] = []
+        for tick in (_FAST_TICK, _SLOW_TICK, _RARE_TICK):
+            self._plan(tick, fields, calls, window_ms or 0, fixed)
         self._rare_due_ns = 0
+
+    def _plan(
+        self, tick: int, fields: Sequence[_FieldEntry], calls: Sequence[_BoundCall], window_ms: int, fixed: list[Status]
+    ) -> None:
+        """What is asked at ticks of some sort, and which calls that takes: that for all fields first."""
+        rows = FAST if tick == _FAST_TICK else tuple(range(len(METRICS)))
+        tick_fields = tuple(entry for entry in fields if entry.row in rows)
+        tick_calls = [call for call in calls if call.tick <= tick]
+        later = {number.row for call in calls for number in call.numbers} | set(range(len(METRICS))).difference(rows)
+        statuses = bytes(Status.UNREAD if row in later else status for row, status in enumerate(fixed))
+        numbers = tuple(tuple(sorted(call.numbers, key=lambda number: number.offset)) for call in tick_calls)
+        request = _Request(
+            rows, tick_fields, numbers, self._profiling is not None and tick != _FAST_TICK, window_ms, statuses
+        )
+        all_fields = [(self._get_fields, (self._handle, len(tick_fields), self._buffer))] * bool(tick_fields)
+        self._ticks.append((request, [*all_fields, *((call.function, call.arguments) for call in tick_calls)]))
+        usual = (_UNSIGNED_INT,) * len(tick_fields), (SUCCESS,) * (len(PROFILED) if request.profiled else 0)
+        self._layouts.append(_layout(request, (SUCCESS,) * len(self._ticks[-1][1]), *usual))
 
     def read(self, *, slow: bool) -> tuple[list[int], bytes]:
         """Read the fast metrics, and if `slow` the slow ones too.
@@ -177,26 +165,21 @@ class Reader:
             tick = _RARE_TICK if steady_ns >= self._rare_due_ns else _SLOW_TICK
             if tick == _RARE_TICK:
                 self._rare_due_ns = steady_ns + _RARE_NS
-        try:
-            sheet = self._idle_sheets.pop()
-        except IndexError:
-            sheet = _Sheet(self._form)
-        sheet.device.value = self._address
-        codes = [function(*arguments) for function, arguments in sheet.calls[tick]]
+        request, calls = self._ticks[tick]
+        codes = [function(*arguments) for function, arguments in calls]
         if slow and self._profiling is not None:
             profiled, profiling_codes = self._profiling.look()
         layout = self._layouts[tick]
-        numbers = layout.unpack(sheet.buffer)
+        numbers = layout.unpack(self._buffer)
         field_answers = numbers[layout.field_answers]
         if (codes, field_answers, profiling_codes) != layout.answers:
-            layout = self._layouts[tick] = _layout(self._forms[tick], tuple(codes), field_answers, profiling_codes)
-            numbers = layout.unpack(sheet.buffer)
-        self._idle_sheets.append(sheet)
+            layout = self._layouts[tick] = _layout(request, tuple(codes), field_answers, profiling_codes)
+            numbers = layout.unpack(self._buffer)
         return layout.values(numbers + profiled, now_ns // 1000)
 
     # -- what the device supports -----------------------------------------------------------------------------
 
-    def _supported_fields(self) -> tuple[_FieldEntry, ...]:
+    def _supported_fields(self) -> list[_FieldEntry]:
         """The fields to read, in the scope in which the device answers for them; those of the fast tier first."""
         specs = {row: metric.nvml for row, metric in enumerate(METRICS) if isinstance(metric.nvml, Field)}
         every = [_FieldEntry(row, number, spec.scopes[0]) for row, spec in specs.items() for number in spec.ids]
@@ -211,7 +194,7 @@ class Reader:
             entries = [entry for entry in every if entry.row == row]
             usable = not any(meaning(codes[entry]) in unusable for entry in entries)
             supported += entries if usable else self._otherwise(row, specs[row])
-        return tuple(supported)
+        return supported
 
     def _otherwise(self, row: int, spec: Field) -> list[_FieldEntry]:
         """How else a device answers for a metric: in another scope, or for each NVLink. Empty where it does not."""
@@ -230,11 +213,9 @@ class Reader:
         refused = int(self._get_fields(self._handle, len(fields), buffer))
         return [refused or code for _, _, _, _, _, code, _ in _ENTRY.iter_unpack(buffer)]
 
-    def _supported_calls(self, fields: Sequence[_FieldEntry]) -> tuple[_SupportedCall, ...]:
-        """The calls for the metrics that a function gives, but for those that a field answers."""
-        answered, begin = {entry.row for entry in fields}, _ENTRY.size * len(fields)
-        buffer = _buffer_for(fields, room=_OUTPUT_BYTES)
-        calls: dict[tuple[str, tuple[int, ...], str], _SupportedCall | None] = {}
+    def _supported_calls(self, answered: set[int]) -> list[_BoundCall]:
+        """The calls for the metrics that a function gives, but for those that a field has `answered`."""
+        calls: dict[tuple[str, tuple[int, ...], str], _BoundCall | None] = {}
         for row, metric in enumerate(METRICS):
             spec = metric.nvml
             if isinstance(spec, Field):
@@ -242,30 +223,39 @@ class Reader:
             while isinstance(spec, Call) and (spec.instances or not self._instance):
                 key = (spec.function, spec.arguments, spec.output)
                 if key not in calls:
-                    calls[key] = _SupportedCall(spec, begin) if self._supports(spec, buffer, begin) else None
-                    size = ctypes.sizeof(_output_kind(spec)) if calls[key] else 0
-                    begin += max(-(-size // 8), spec.outputs) * 8
+                    calls[key] = self._bind(spec)
                 if (call := calls[key]) is not None:
                     tick = _RARE_TICK if spec.rare else _FAST_TICK if metric.tier == "fast" else _SLOW_TICK
-                    numbers = sorted((*call.numbers, _Number(*_part_of(spec, call.offset), row)))
-                    calls[key] = call._replace(tick=min(call.tick, tick), numbers=tuple(numbers))
+                    call.tick = min(call.tick, tick)
+                    call.numbers.append(_Number(row, *_part_of(call, spec.part)))
                     break
                 spec = spec.older
-        return tuple(call for call in calls.values() if call is not None)
+        return [call for call in calls.values() if call is not None]
 
-    def _supports(self, spec: Call, buffer: Any, offset: int) -> bool:
-        """Whether this driver, its binding and this device support a call, which is tried."""
-        function, arguments = _bound(spec, self._handle, buffer, offset) or (None, ())
-        if function is None:
-            return False
+    def _bind(self, spec: Call) -> _BoundCall | None:
+        """The call of a function, None where this driver, its binding or this device does not support it."""
+        function = library_function(spec.function)
+        kind: Any = _OUTPUTS.get(spec.output) or getattr(nv, f"c_{spec.output}_t", None)
+        if function is None or kind is None:
+            return None
+        offset = self._outputs_end
+        output = kind.from_buffer(self._buffer, offset)
+        if hasattr(kind, "version"):
+            output.version = getattr(nv, spec.output)
+        if spec.bad_code is not None:
+            function = _verdict(function, spec.bad_code, output)
+        filled = [ctypes.byref(self._buffer, offset + 8 * at) for at in range(spec.outputs)]
+        arguments = (self._handle, *spec.arguments, *filled)
         code = int(function(*arguments))
-        output = _output_kind(spec).from_buffer(buffer, offset)
         absent = code == SUCCESS and bool(spec.only_if) and not getattr(output, spec.only_if)
-        return not absent and meaning(code) != Status.UNSUPPORTED
+        if absent or meaning(code) == Status.UNSUPPORTED:
+            return None
+        self._outputs_end += max(-(-ctypes.sizeof(kind) // 8), spec.outputs) * 8
+        return _BoundCall(function, arguments, kind, offset)
 
 
 class _Layout:
-    """Where the answers to a form stand in a buffer, and how they become values, for answers that have these
+    """Where the answers to a request stand in a buffer, and how they become values, for answers that have these
     types and return codes: it holds as long as the driver answers in the same way.
 
     A reading gives words: of each field its stamp, its answer (type and return code) and its number, then the numbers
@@ -273,15 +263,15 @@ class _Layout:
     """
 
     def __init__(
-        self, form: _Form, codes: tuple[int, ...], fields: tuple[int, ...], profiling_codes: tuple[int, ...]
+        self, request: _Request, codes: tuple[int, ...], fields: tuple[int, ...], profiling_codes: tuple[int, ...]
     ) -> None:
         self.answers: Answers = (list(codes), fields, profiling_codes)
         self.field_answers = slice(1, _FIELD_WORDS * len(fields), _FIELD_WORDS)
-        self._rows = form.rows
+        self._rows = request.rows
         self._doubles: list[int] = []  # the words that are no whole numbers
         self._narrow: list[int] = []  # those of 32 bits of metrics that have 64: all bits set mean no value there too
         words: dict[int, list[int]] = {}  # by metric
-        statuses = list(form.fixed)
+        statuses = list(request.fixed)
         layout, word = "<", 0
 
         def add(row: int, word: int, code: int, *, narrow: bool) -> None:
@@ -291,14 +281,14 @@ class _Layout:
             if narrow and METRICS[row].bits == 64:
                 self._narrow.append(word)
 
-        for entry, answer in zip(form.fields, fields, strict=True):
+        for entry, answer in zip(request.fields, fields, strict=True):
             kind = answer & _TYPE_BITS
             layout += _HEAD_READ + _VALUES_READ.get(kind, "Q")
             add(entry.row, word + 2, codes[0] or answer >> _CODE_SHIFT, narrow=kind == _UNSIGNED_INT)
             self._doubles += [word + 2] * (kind == _DOUBLE)
             word += _FIELD_WORDS
-        for call, code in zip(form.calls, codes[bool(fields) :], strict=True):
-            for number in call.numbers:
+        for numbers, code in zip(request.calls, codes[bool(fields) :], strict=True):
+            for number in numbers:
                 layout += f"{number.offset - struct.calcsize(layout)}x{number.format}"
                 add(number.row, word, code, narrow=number.format == "I")
                 word += 1
@@ -307,20 +297,20 @@ class _Layout:
             word += 1
         self.unpack = struct.Struct(layout).unpack_from
         """Takes the words but for those of profiling out of a buffer."""
-        stamped = {entry.field: (_FIELD_WORDS * at, entry.row) for at, entry in enumerate(form.fields)}
+        stamped = {entry.field: (_FIELD_WORDS * at, entry.row) for at, entry in enumerate(request.fields)}
         self._ages = []  # position of a value, and the word of the stamp that it is the age of
-        for position, row in enumerate(form.rows):
+        for position, row in enumerate(request.rows):
             spec = METRICS[row].nvml
             if isinstance(spec, Stamp) and spec.id in stamped:
                 stamp, stamped_row = stamped[spec.id]
                 self._ages.append((position, stamp))
                 statuses[row] = statuses[stamped_row]
         self._statuses = bytes(statuses)
-        self._constants = (form.window_ms, 0)
-        parts = [words.get(row, [word + (not isinstance(METRICS[row].nvml, Part))]) for row in form.rows]
+        self._constants = (request.window_ms, 0)
+        parts = [words.get(row, [word + (not isinstance(METRICS[row].nvml, Part))]) for row in request.rows]
         self._pick = itemgetter(*(first for first, *_ in parts))
         self._sums = [(position, several) for position, several in enumerate(parts) if len(several) > 1]
-        scales = [1 if isinstance(METRICS[row].nvml, Gpm) else METRICS[row].scale for row in form.rows]
+        scales = [1 if isinstance(METRICS[row].nvml, Gpm) else METRICS[row].scale for row in request.rows]
         self._scales = [(position, scale) for position, scale in enumerate(scales) if scale != 1]
 
     def values(self, numbers: tuple[Any, ...], now_us: int) -> tuple[list[int], bytes]:
@@ -358,14 +348,8 @@ class _Layout:
         return statuses if statuses[row] else statuses[:row] + bytes([status]) + statuses[row + 1 :]
 
 
-_layout = functools.lru_cache(maxsize=256)(_Layout)  # devices that are alike share theirs
-
-
-def _usual_layout(form: _Form) -> _Layout:
-    """Where everything is answered, and each field by 32 bits."""
-    codes = (SUCCESS,) * (bool(form.fields) + len(form.calls))
-    profiling_codes = (SUCCESS,) * (len(PROFILED) if form.profiled else 0)
-    return _layout(form, codes, (_UNSIGNED_INT,) * len(form.fields), profiling_codes)
+# Devices that are alike share theirs: what a sweep touches, the processor fetches anew at every tick.
+_layout = functools.lru_cache(maxsize=256)(_Layout)
 
 
 def _buffer_for(fields: Sequence[_FieldEntry], *, room: int = 0) -> Any:
@@ -376,29 +360,10 @@ def _buffer_for(fields: Sequence[_FieldEntry], *, room: int = 0) -> Any:
     return buffer
 
 
-def _output_kind(spec: Call) -> Any:
-    """The type of ctypes of a call's output, None where this binding has none."""
-    return _OUTPUTS.get(spec.output) or getattr(nv, f"c_{spec.output}_t", None)
-
-
-def _bound(spec: Call, device: Any, buffer: Any, offset: int) -> _BoundCall | None:
-    """A call for a device that fills a part of a buffer; None where this driver or its binding has none."""
-    function, kind = library_function(spec.function), _output_kind(spec)
-    if function is None or kind is None:
-        return None
-    output = kind.from_buffer(buffer, offset)
-    if hasattr(kind, "version"):
-        output.version = getattr(nv, spec.output)
-    if spec.bad_code is not None:
-        function = _verdict(function, spec.bad_code, output)
-    filled = [ctypes.byref(buffer, offset + 8 * at) for at in range(spec.outputs)]
-    return function, (device, *spec.arguments, *filled)
-
-
-def _part_of(spec: Call, offset: int) -> tuple[int, str]:
-    """Where in the buffer the part of an output is that a call is for, and its format; the output is at `offset`."""
-    kind = _output_kind(spec)
-    for step in spec.part.split(".") if kind not in _FORMATS else ():
+def _part_of(call: _BoundCall, part: str) -> tuple[int, str]:
+    """Where in the buffer a part of a call's output is, and its format."""
+    offset, kind = call.offset, call.kind
+    for step in part.split(".") if kind not in _FORMATS else ():
         if step.isdigit():
             kind = kind._type_
             offset += int(step) * ctypes.sizeof(kind)
