@@ -4,7 +4,7 @@ UV     := $(or $(shell command -v uv 2>/dev/null),.uv/bin/uv)
 READY  := .venv/.ready
 BIN    := .venv/bin
 export UV_PYTHON_DOWNLOADS := never
-# Else the processes of the first tests or demo compile the same modules side by side.
+# Compiled once: else all processes of the first tests compile the same modules.
 export UV_COMPILE_BYTECODE := 1
 # The tests start hundreds of processes: each compiles all of its modules where none may keep what was compiled.
 unexport PYTHONDONTWRITEBYTECODE
@@ -63,6 +63,7 @@ $(READY): requirements.lock pyproject.toml | $(UV)
 	@$(UV) pip sync --quiet --require-hashes --python .venv requirements.lock
 	@$(UV) pip install --quiet --no-deps --python .venv --editable .
 	@$(BIN)/python -m ensurepip --default-pip >/dev/null 2>&1 || true  # else pip install, which pages name, is another Python's
+	@$(BIN)/python -m compileall -q -j 0 -x '/(\.|tests)' .
 	@mkdir -p .venv/tree && ln -sfn ../.. .venv/tree/whorl
 	@touch $@
 

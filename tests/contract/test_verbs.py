@@ -58,7 +58,6 @@ def _page(out: Path) -> Any:
 
 BOOKED = ("fleet", "mixed", "none")
 JUDGED = ("longhorn", "fleet", "mixed", "one")
-ALL_SHORT = tuple(INPUTS)
 SELECT = "select name, uuid, node, slot, model, power_limit_mw, first_seen from gpus_now order by gpu"
 REPLAY = "replay --trace {folder}/jobs.csv --store {store} --class *={workload} --workers 1 --json"
 CHECK = "check / --backend simulated:gpus=2"
@@ -73,9 +72,9 @@ QUESTIONS = [
     _on_store("explain-unknown", "explain nobody / --json", short=("fleet", "none")),
     _on_store("verdicts-fingerprint", "verdicts fingerprint / --json", short=("one", "none")),
     _on_store("verdicts-fingerprint-gpu", "verdicts fingerprint / --gpu {gpu} --json", short=("mixed", "none")),
-    _on_store("verdicts-variability", "verdicts variability / --json --set replicates=100", short=ALL_SHORT),
+    _on_store("verdicts-variability", "verdicts variability / --json --set replicates=100", short=("mixed", "none")),
     _on_store(
-        "verdicts-variability-across", "verdicts variability / --across --json --set replicates=100", short=ALL_SHORT
+        "verdicts-variability-across", "verdicts variability / --across --json --set replicates=100", short=("fleet",)
     ),
     _on_store("report", "report / --out {out}/page.html", forms.status_only, files=_page, short=("none",)),
     _on_store("report-gpu", "report / --gpu {gpu} --out {out}/page.html", forms.status_only, files=_page, short=()),

@@ -460,48 +460,46 @@ def test_importing_the_ledger_loads_no_library() -> None:
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        f"00-{TRACE}-{SPAN}-01",
-        f"00-{TRACE}-{SPAN}-00",  # not sampled there
-        f"00-{TRACE}-{SPAN}-ff",
-        f" \t00-{TRACE}-{SPAN}-03 ",  # white space around a header is none of it; level 2 has a second flag
-        f"01-{TRACE}-{SPAN}-01",
-        f"cc-{TRACE}-{SPAN}-01-what-the-future-has",
-        f"01-{TRACE}-{SPAN}-01-",
-    ],
+CONTINUED = (
+    f"00-{TRACE}-{SPAN}-01",
+    f"00-{TRACE}-{SPAN}-00",  # not sampled there
+    f"00-{TRACE}-{SPAN}-ff",
+    f" \t00-{TRACE}-{SPAN}-03 ",  # white space around a header is none of it; level 2 has a second flag
+    f"01-{TRACE}-{SPAN}-01",
+    f"cc-{TRACE}-{SPAN}-01-what-the-future-has",
+    f"01-{TRACE}-{SPAN}-01-",
 )
-def test_a_span_continues_the_trace_of_a_traceparent(
-    header: str, simulated: Ledger, caplog: pytest.LogCaptureFixture
-) -> None:
-    with ledger.span("around"), ledger.span("part", parent=header) as part, ledger.span("inside") as inside:
-        assert inside.traceparent == f"00-{TRACE}-{inside.id}-01"
-    assert (part.trace_id, part.parent_id, inside.parent_id) == (TRACE, SPAN, part.id)
+MALFORMED = (
+    "", "other-1", None, b"00", 7, f"00-{TRACE}-{SPAN}", f"00-{TRACE}-{SPAN}-", f"00-{TRACE}-{SPAN}-1",
+    f"00-{TRACE}-{SPAN}-01-", f"00-{TRACE}-{SPAN}-01-more", f"00-{TRACE}-{SPAN}-011", f"ff-{TRACE}-{SPAN}-01",
+    f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01", f"00-{TRACE.upper()}-{SPAN}-01",
+    f"00-{TRACE}-{SPAN.upper()}-01", f"00-{TRACE}-{SPAN}-0A", f"0A-{TRACE}-{SPAN}-01", f"0-{TRACE}-{SPAN}-01",
+    f"00-{TRACE[:-1]}-{SPAN}-01", f"00-{TRACE}0-{SPAN}-01", f"00-{TRACE}-{SPAN[:-1]}g-01", f"00_{TRACE}_{SPAN}_01",
+    f"01-{TRACE}-{SPAN}-01.more", f"01-{TRACE}-{SPAN}-011", f"cc-{TRACE}-{SPAN}", f"00-{TRACE}-{SPAN}-01\n",
+    f"01-{TRACE}-{SPAN}-01-a\nb", f"00-{TRACE[:-1]}\u0661-{SPAN}-01",
+)  # fmt: skip
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_span_continues_the_trace_of_a_traceparent(caplog: pytest.LogCaptureFixture) -> None:
+    for header in CONTINUED:
+        with ledger.span("around"), ledger.span("part", parent=header) as part, ledger.span("inside") as inside:
+            assert inside.traceparent == f"00-{TRACE}-{inside.id}-01", header
+        assert (part.trace_id, part.parent_id, inside.parent_id) == (TRACE, SPAN, part.id), header
     assert not caplog.records
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        "", "other-1", None, b"00", 7, f"00-{TRACE}-{SPAN}", f"00-{TRACE}-{SPAN}-", f"00-{TRACE}-{SPAN}-1",
-        f"00-{TRACE}-{SPAN}-01-", f"00-{TRACE}-{SPAN}-01-more", f"00-{TRACE}-{SPAN}-011", f"ff-{TRACE}-{SPAN}-01",
-        f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01", f"00-{TRACE.upper()}-{SPAN}-01",
-        f"00-{TRACE}-{SPAN.upper()}-01", f"00-{TRACE}-{SPAN}-0A", f"0A-{TRACE}-{SPAN}-01", f"0-{TRACE}-{SPAN}-01",
-        f"00-{TRACE[:-1]}-{SPAN}-01", f"00-{TRACE}0-{SPAN}-01", f"00-{TRACE}-{SPAN[:-1]}g-01", f"00_{TRACE}_{SPAN}_01",
-        f"01-{TRACE}-{SPAN}-01.more", f"01-{TRACE}-{SPAN}-011", f"cc-{TRACE}-{SPAN}", f"00-{TRACE}-{SPAN}-01\n",
-        f"01-{TRACE}-{SPAN}-01-a\nb", f"00-{TRACE[:-1]}\u0661-{SPAN}-01",
-    ],
-)  # fmt: skip
-def test_a_malformed_traceparent_begins_a_new_trace(
-    header: Any, simulated: Ledger, caplog: pytest.LogCaptureFixture
-) -> None:
-    with ledger.span("around") as around, ledger.span("part", parent=header) as part:
-        pass
-    assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01", part.traceparent or "")
-    assert part.trace_id not in (around.trace_id, TRACE, "0" * 32)
-    assert part.parent_id is None
-    assert len(caplog.records) == (header is not None)  # None is no header: no parent is asked for
+@pytest.mark.usefixtures("simulated")
+def test_a_malformed_traceparent_begins_a_new_trace(caplog: pytest.LogCaptureFixture) -> None:
+    for header in MALFORMED:
+        caplog.clear()
+        parent: Any = header
+        with ledger.span("around") as around, ledger.span("part", parent=parent) as part:
+            pass
+        assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01", part.traceparent or ""), header
+        assert part.trace_id not in (around.trace_id, TRACE, "0" * 32), header
+        assert part.parent_id is None, header
+        assert len(caplog.records) == (header is not None), header  # None is no header: no parent is asked for
 
 
 # -- budgets ------------------------------------------------------------------------------------------------------
