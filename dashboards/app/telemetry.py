@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from ...analysis.telemetry.bands import Bands, bands, sample
 from ...analysis.telemetry.choosing import Boards, Chosen, boards, choose, matching
@@ -292,7 +292,8 @@ def _used() -> list[tuple[Any, Any]]:
 
 
 def _follow_inputs(app: Dash, reading: Reading) -> None:
-    """Write what a person chooses, types or drags into the address, and let the lists say what the address does."""
+    """Write what a person chooses or types into the address, and let the lists say what the address does. What a
+    person drags is written by `assets/telemetry.js`."""
     lists = (GPUS, METRIC, CLUSTER, LIVE)
 
     @app.callback(Output(GPUS, "options"), Input(GPUS, "search_value"), State(GPUS, "value"), prevent_initial_call=True)
@@ -310,14 +311,6 @@ def _follow_inputs(app: Dash, reading: Reading) -> None:
         state, _ = parse(search)
         wanted = _values(state, known_boards(reading).clusters)
         return [no_update if (new or None) == (old or None) else new for new, old in zip(wanted, values, strict=True)]
-
-    app.clientside_callback(  # type: ignore[no-untyped-call]
-        ClientsideFunction("telemetry", "moved"),
-        Output(URL, "search", allow_duplicate=True),
-        Input(GRAPH, "relayoutData"),
-        Input(LANES, "relayoutData"),
-        prevent_initial_call=True,
-    )
 
     @writing(
         app,

@@ -104,6 +104,18 @@ def test_drag_looks_closer_and_double_click_goes_back(opened: Opened) -> None:
 
 
 @pytest.mark.long
+def test_a_drag_counts_where_the_figure_fits_itself_to_the_page_right_after_it(opened: Opened) -> None:
+    page = opened(f"telemetry?gpu={_ONE}&metric=power_mw")
+    _ready(page)
+    page.evaluate(
+        f"() => {{ const fit = () => Plotly.relayout(document.querySelector('{_DRAWN}'), {{autosize: true}}); "
+        "addEventListener('mouseup', () => { fit(); setTimeout(fit); }); }"
+    )
+    _drag(page, 0.4, 0.5)
+    page.wait_for_url("**since=*until=*")
+
+
+@pytest.mark.long
 def test_a_double_click_before_the_server_answered_goes_back(opened: Opened) -> None:
     page = opened(f"telemetry?gpu={_ONE}&metric=power_mw")
     _ready(page)
