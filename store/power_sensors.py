@@ -104,7 +104,7 @@ BEND_W, LOAD_W = 9.0, 300.0
 4090: 21 W too little) and 8 W (an RTX A5000) less than theirs. So readings of no power may be off a line by `BEND_W`
 (standard deviation), and those of `LOAD_W` by nothing; but not of models for data centres, whose measured boards are
 within 7 W."""
-_BENDS = re.compile(r"\b(GEFORCE|[RG]TX|TITAN)", re.IGNORECASE)
+_BENDS = re.compile(r"\b(GEFORCE|QUADRO|[RG]TX|TITAN)", re.IGNORECASE)
 
 Pair = tuple[float, float]
 Covariance = tuple[Pair, Pair]
@@ -174,6 +174,10 @@ class SensorError:
         gain, offset = gain_pct / 100 / NORMAL_95, offset_w / NORMAL_95
         covariance = ((gain**2, 0.0), (0.0, offset**2))
         return cls((0.0, 0.0), covariance, _NONE, None, NORMAL_95, ErrorSource.STATED)
+
+    def of_board(self, model: str | None) -> SensorError:
+        """This one where the site states it, else that of one more board of a model."""
+        return self if self.boards is None else SensorError.of_model(model)
 
     def variance(self, energy_j: Floats, seconds: Floats) -> Floats:
         """The variance of one board's own error, J^2; boards are independent in it, so it adds up over boards."""

@@ -128,13 +128,15 @@ def calibrate(
     """Learn from the power of nodes what the sensors of their boards are wrong by, and store it, but with `dry_run`.
 
     Energy is then that of calibrated boards. `since` and `until` are UTC without zone. Raises InputError for settings
-    that cannot be used and for a time without telemetry, StoreError where the store cannot be read, or written.
+    that cannot be used, a time without telemetry and a store without GPUs, StoreError where the store cannot be read,
+    or written.
     """
     from ...store import Store as StoreClass
 
     opened = store if isinstance(store, StoreClass) else StoreClass.open(store)
     stated = find_settings(opened.root, settings)
-    if since is not None or until is not None:
+    gpus = opened.sql("select cluster, gpu, model from gpus_now").polars()
+    if gpus.is_empty() or since is not None or until is not None:
         time_covered(opened, cluster, since, until)
     by_cluster: dict[str, list[NodeWindows]] = {}
     refused = []
@@ -144,7 +146,6 @@ def calibrate(
             by_cluster.setdefault(meter.cluster, []).append(windows)
         else:
             refused.append((meter.cluster, meter.node, meter.source.value, slope))
-    gpus = opened.sql("select cluster, gpu, model from gpus_now").polars()
     models = {(name, gpu): model for name, gpu, model in gpus.rows()}
     parts = [calibrated_boards(of_nodes, models, stated) for of_nodes in by_cluster.values()]
     rows = pl.concat([pl.DataFrame(schema=_ROW), *parts])
@@ -382,7 +383,7 @@ def _prior(
     columns = []
     loads = np.zeros((len(windows.gpus), len(names)))
     for board, gpu in enumerate(windows.gpus):
-        error = stated if stated.boards is None else SensorError.of_model(models.get(gpu))
+        error = stated.of_board(models.get(gpu))
         h, p, hh, hp, pp, _ = columns_of(error)
         (load, _), (_, shared_p) = shared_pairs(error) or [(0.0, 0.0), (0.0, 0.0)]
         loads[board, names.index(models.get(gpu) or "")] = load

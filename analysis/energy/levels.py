@@ -6,7 +6,7 @@ workloads of one GPU differ widens the interval.
 
 A GPU that seems to need more energy may only have a sensor that reads high. Sensors of a model differ at most as far
 as the fleet's readings in the same work do. That does not hold at the power limit, because the limit is held by the
-same sensor. Where nothing else was measured, the sensors are taken to differ as measured boards do
+same sensor. Where nothing else was measured, the sensors are taken to differ as measured boards do, by their model
 (`store.power_sensors`).
 """
 
@@ -163,7 +163,8 @@ def levels(rows: pl.DataFrame, limits: pl.DataFrame, *, sensor: SensorError = SE
     """
     parts = [pl.DataFrame(schema=COLUMNS)]
     for (cluster, model), part in _compared(rows).group_by("cluster", "model", maintain_order=True):
-        sensors = _Sensors.of(part, limits.filter(pl.col("cluster") == cluster), sensor)
+        assert model is None or isinstance(model, str)
+        sensors = _Sensors.of(part, limits.filter(pl.col("cluster") == cluster), sensor.of_board(model))
         for measure in Measure:
             figures = part.filter(pl.col("measure") == measure)
             keys = {"cluster": cluster, "model": model, "measure": measure.value}
@@ -379,7 +380,8 @@ def ratio(
     if figure != "time":  # nobody held the sensors of two models together
         power = by_model.filter((pl.col("figure") == _POWER) & pl.col("workload").is_in(similar["workload"].implode()))
         middles = [power.filter(pl.col("model") == model)["value"].median() for model in models]
-        watts = np.array([100.0 if middle is None else float(middle) for middle in middles])  # type: ignore[arg-type]
-        apart = float(np.sqrt((sensor.unknown(watts, np.ones(2)) / watts**2).sum()))
+        watts = np.array([[100.0 if middle is None else float(middle)] for middle in middles])  # type: ignore[arg-type]
+        unknown_j2 = [sensor.of_board(model).unknown(w, np.ones(1)) for model, w in zip(models, watts, strict=True)]
+        apart = float(np.sqrt((unknown_j2 / watts**2).sum()))
         half = math.hypot(half, float(quantile(0.025, SENSOR_FREEDOM)) * apart)
     return Ratio(float(np.median(x)), half, tuple(sorted(similar["workload"])), int(similar["gpus_other"].min()))  # type: ignore[arg-type]

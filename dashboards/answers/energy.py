@@ -161,7 +161,8 @@ def energy_calibrate(
     """Learn gain and offset of boards from the power of their nodes, as `whorl energy calibrate` does.
 
     `frame` has a row for each GPU. It is stored, and energy is then that of calibrated boards; with `dry_run` nothing
-    is stored. Raises InputError for settings that cannot be used.
+    is stored. Raises InputError for settings that cannot be used, for a time in which nothing was read, and for a
+    store without GPUs.
     """
     from ...analysis.energy.calibration import SCHEMA, calibrate
     from ..documents.books import calibration_document

@@ -236,9 +236,6 @@ def calibration_document(calibration: Calibration) -> Document:
     """What is known of each board's sensor, and what that is from."""
     boards = calibration.boards
     title = "What power sensors are wrong by"
-    if boards.is_empty():
-        return Document(title, ["n/a: the store knows no GPU; `whorl collect` or `whorl import` adds some."])
-
     columns: list[Described] = [
         (Column("GPU", page="gpu"), lambda row: row["name"] or row["gpu"]),
         (Column("model", drops=3), "model"),

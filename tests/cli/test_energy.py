@@ -471,6 +471,7 @@ NONE_THEN = "in this time: it has some from 2026-11-02 12:00 to 2026-11-02 12:09
         ("--since 2026-11-03 --until 2026-11-02", "--until must be later than --since"),
         ("--since 2026-12-01", f"has no telemetry {NONE_THEN}"),
         ("calibrate --since 2026-12-01", f"has no telemetry {NONE_THEN}"),
+        ("calibrate --cluster elsewhere --since 2026-12-01", "has no telemetry of cluster elsewhere; it has c"),
         ("quote --job whole --since 2026-12-01", f"has no telemetry of cluster c {NONE_THEN}"),
         ("--cluster elsewhere", "has no telemetry of cluster elsewhere; it has c"),
         ("excess --cluster elsewhere", "has no telemetry of cluster elsewhere; it has c"),

@@ -74,6 +74,8 @@ def test_errors_add_up_as_those_of_one_sensor_and_shared_parts_do_not_average_ou
     assert NORMAL_95 * math.sqrt(total["board_j2"]) == pytest.approx((high - low) / 2)
     by_model = BoardErrors.of_models([("c", gpu, "NVIDIA GeForce RTX 5090") for gpu in gpus])
     assert by_model.added(read, []).row(0) == pytest.approx(equal_boards.added(read, []).row(0))
+    quadros = BoardErrors.of_models([("c", gpu, "Quadro P4000") for gpu in gpus])
+    assert quadros.added(read, []).row(0) == pytest.approx(equal_boards.added(read, []).row(0))
     jobs = by_model.added(read, ["job"])
     assert jobs["job"].to_list() == ["a", "b"]
     # Jobs on other boards of the model are wrong together: the sum is known hardly better than either, in per cent.

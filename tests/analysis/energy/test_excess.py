@@ -104,6 +104,12 @@ def test_the_error_of_sensors_is_the_spread_of_readings_below_the_limit_and_else
     held = levels(fingerprints(spread=0.001, workloads={"gemm": ("compute", 250.0)}), limits(255.0))
     assert 0.02 < level(held, 3, Measure.ENERGY, use="compute")["sensor_sd"] < 0.06
     assert level(held, 3, Measure.TIME, use="compute")["sensor_sd"] == 0
+    few = fingerprints(gpus=6)  # nothing but what is known of the model: boards for data centres do not bend
+    bent = levels(few.with_columns(model=pl.lit("Quadro P4000")), limits(gpus=6))
+    assert (
+        level(levels(few, limits(gpus=6)), 3, Measure.IDLE)["sensor_sd"]
+        < 0.8 * level(bent, 3, Measure.IDLE)["sensor_sd"]
+    )
 
 
 def test_the_excess_of_a_slow_gpu_is_of_its_busy_time_and_energy_only() -> None:
