@@ -24,8 +24,7 @@ SAVE = (
     "-o JobIDRaw,Partition,State,Submit,Eligible,Start,End,TimelimitRaw,NNodes"
 )
 """A command whose output `read_log` reads."""
-UNLIMITED_S = 365 * 86400.0
-"""What Slurm plans for a job whose time limit is UNLIMITED: a year."""
+UNLIMITED_S = 365 * 86400.0  # what Slurm plans for a job whose time limit is UNLIMITED: a year
 
 _COLUMNS = {
     "jobidraw": "JobIDRaw", "jobid": "JobID", "state": "State", "submit": "Submit", "start": "Start", "end": "End",
@@ -36,7 +35,6 @@ _COLUMNS = {
 }  # fmt: skip
 """Columns that are read, in lower case, with sacct's spelling: those of sacct, then those of the Mirage study's log."""
 _NODES = ("NNodes", "AllocNodes", "AllocTRES")
-_STEP = r"\.(?:\d+(?:\+\d+)?|batch|extern|interactive|[a-z]*\+)$"  # of a job 7, cut or not; 7.server is a job of PBS
 NEVER_BEGAN, STEP, TWICE = "that never began", "steps of jobs", "that the log has twice"
 
 
@@ -136,7 +134,7 @@ def _log(frame: pl.DataFrame, source: str, time_zone: str, refused: Refused, not
 
     frame = _named(frame, source)
     rows, job = frame.height + refused.count, pl.coalesce("JobIDRaw", "JobID")
-    frame = without(frame, job.str.contains(_STEP), STEP)
+    frame = without(frame, job.str.contains(sacct_output.STEP), STEP)
     frame = sacct_output.add_times(frame, source, time_zone, refused, notes)
     frame = without(frame, _never_began(frame), NEVER_BEGAN)
     frame = refused.take(frame.with_columns(_limit_s().alias("limit_s"), _nodes().alias("nodes")), _rules())

@@ -53,12 +53,9 @@ SECONDS_PER_ITERATION = {
 class TraceOptions:
     """What the person says about a file that the file does not."""
 
-    duration_unit: str = "auto"
-    """Of the CSV: "seconds", "iterations", or "auto" to go by the model."""
-    processors_per_gpu: int = 1
-    """Of SWF, which counts processors."""
-    gpus_per_node: int = 1
-    """Of logs that count whole nodes; 1 where the fleet is given in nodes."""
+    duration_unit: str = "auto"  # of the CSV: "seconds", "iterations", or "auto" to go by the model
+    processors_per_gpu: int = 1  # of SWF, which counts processors
+    gpus_per_node: int = 1  # of logs that count whole nodes; 1 where the fleet is given in nodes
     regimes: Path | None = None
     """A JSON file of what each job does in order: `{"job": [[epochs, batch size, seconds per epoch], ...], ...}`."""
 
@@ -73,42 +70,32 @@ class TraceFormat:
 
     name: str
     summary: str
-    columns: str
-    """Those that a file must have."""
+    columns: str  # those that a file must have
     job: str
-    submit: str
-    """A time, or a number of seconds."""
+    submit: str  # a time, or a number of seconds
     gpus: str
-    run_time: str
-    """Seconds, or as many as `unit` says in each row."""
-    models: str = ""
-    """The model of a job is in the first of these columns that is there."""
-    limit: str = ""
-    """Seconds."""
+    run_time: str  # seconds, or as many as `unit` says in each row
+    models: str = ""  # the model of a job is in the first of these columns that is there
+    limit: str = ""  # seconds
     unit: str = ""
     epochs: str = ""
     batch: str = ""
-    numbers: str = ""
-    """Those that are not among `columns` need not be there."""
+    numbers: str = ""  # those that are not among `columns` need not be there
     instants: str = ""
-    unknown: tuple[str, ...] = UNKNOWN
-    """How a value is spelled that is not known; () where all must be."""
+    unknown: tuple[str, ...] = UNKNOWN  # how a value is spelled that is not known; () where all must be
     fits: Callable[[str], bool] | None = None
     """Whether the first line that is not empty looks like it; None: if it names all `columns`."""
     rows: Callable[[Path, str], TraceText] = delimited
-    prepare: Callable[[TraceText, TraceOptions], None] | None = None
-    """What takes more than `added`."""
+    prepare: Callable[[TraceText, TraceOptions], None] | None = None  # what takes more than `added`
     added: tuple[pl.Expr, ...] = ()
     """Of `numbers`, `instants`, and the columns `=processors_per_gpu` and `=gpus_per_node`."""
     strict: bool = False
     """Made for replays: a job that cannot be replayed is an error. Else it is left out and counted."""
     left_out: tuple[tuple[pl.Expr, str], ...] = ()
     """Which rows, and why, beside those without GPUs, submit time or run time."""
-    counted: tuple[tuple[pl.Expr, str], ...] = ()
-    """Which rows a note gives the number of."""
+    counted: tuple[tuple[pl.Expr, str], ...] = ()  # which rows a note gives the number of
     notes: str = ""
-    repeats: str = ""
-    """The note on names that occur again; "" where that is an error."""
+    repeats: str = ""  # the note on names that occur again; "" where that is an error
     regimes: str | None = None
     """What a file without regimes lacks; "" where they need not be given; None where there are none to give."""
 
@@ -447,7 +434,7 @@ def _slurm_jobs(table: TraceText, reading: TraceOptions) -> None:  # noqa: ARG00
     names = table.names
     job, *shown_job = _present(table, "JobIDRaw", "JobID")
     arrival, tres = _present(table, "Submit", "Eligible"), _present(table, "AllocTRES", "AllocGRES", "ReqTRES")
-    table.frame = table.frame.filter(~pl.col(job).str.contains(".", literal=True))  # steps of jobs
+    table.frame = table.frame.filter(~pl.col(job).str.contains(sacct_output.STEP))
     table.leave_out(~pl.struct(names).is_first_distinct(), "the same line occurs before, as when two exports overlap")
     if "state" in names:
         state = pl.col("state").str.to_uppercase().str.split(" ").list.first()

@@ -27,6 +27,8 @@ FREE_TEXT = frozenset(
     | {"Constraints", "Reservation", "Reason", "Licenses", "FailedNode", "StdOut", "StdErr", "StdIn"}
 )
 """Fields that may hold whatever somebody wrote."""
+STEP = r"\.(?:\d+(?:\+\d+)?|batch|extern|interactive|[a-z]*\+)$"
+"""The end of the number of a job's step, cut or not. 7.server is a job of PBS."""
 _DELIMITERS = "\x1f|;,\t"
 _TIMES = {"Submit": "submitted", "Eligible": "eligible", "Start": "began", "End": "ended"}
 _SAVE_SECONDS = "SLURM_TIME_FORMAT=%s sacct ..."

@@ -257,7 +257,7 @@ def test_sacct_without_states_goes_by_the_end(tmp_path: Path) -> None:
 
 
 def test_sacct_leaves_out_and_counts_what_cannot_be_replayed(tmp_path: Path) -> None:
-    text = SACCT_HEAD + sacct() + sacct(job="7.batch") + sacct(job="7.0")
+    text = SACCT_HEAD + sacct() + sacct(job="7.batch") + sacct(job="7.0") + sacct(job="7.extern")
     text += sacct(job="8", state="PENDING") + sacct(job="9", state="RUNNING")
     text += sacct(job="10", elapsed="0", state="CANCELLED by 3") + sacct(job="11", tres="cpu=4")
     text += sacct(job="12", state="FAILED", elapsed="5") + sacct(job="7", elapsed="9")
@@ -273,6 +273,14 @@ def test_sacct_counts_from_when_a_job_was_eligible(tmp_path: Path) -> None:
     text += "3|2026-01-01T00:00:30|Unknown|5|gres/gpu=1\n"
     trace = read_trace(written(tmp_path, text, "acct.txt"))
     assert [(job.name, job.submit_s) for job in trace.jobs] == [("1", 0), ("3", 30), ("2", 3600)]
+
+
+def test_a_job_number_of_pbs_is_no_step(tmp_path: Path) -> None:
+    text = SACCT_HEAD + sacct(job="123.server") + sacct(job="124.pbs01.site.org")
+    assert [job.name for job in read_trace(written(tmp_path, text, "acct.txt")).jobs] == [
+        "123.server",
+        "124.pbs01.site.org",
+    ]
 
 
 def test_a_bad_time_of_sacct_is_named(tmp_path: Path) -> None:
