@@ -18,15 +18,14 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import queue
 import re
+import select
 import shlex
 import signal
 import subprocess
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
 from ..analysis.tuning.search import Knob, Trial
@@ -49,15 +48,11 @@ if TYPE_CHECKING:
 TIMEOUT_S = 3600.0
 MOST_EDGE = 0.05
 """The energy of a run may be wrong by at most this share because the sensor has a new value only now and then."""
-USUALLY_LONG_S = 10
-"""A run of so many seconds is long enough for all sensors."""
-_FIRST_PART = 0.1
-"""Of the work of the default: a trial that is over the bound after so much of it is ended."""
-_GRACE_S, _KILL_S = 5.0, 2.0
-"""So long after SIGTERM a program is killed, and so long after SIGKILL it is given up."""
-_PIPE_S = 0.5
-"""So long a program that has ended is waited for to be read; a process that it left may have its output open."""
-_LAST_LINES, _LINE_LENGTH = 5, 200
+USUALLY_LONG_S = 10  # a run of so many seconds is long enough for all sensors
+_FIRST_PART = 0.1  # of the work of the default: a trial that is over the bound after so much of it is ended
+_GRACE_S, _KILL_S = 5.0, 2.0  # so long after SIGTERM a program is killed, and so long after SIGKILL it is given up
+_LOOK_S = 0.05  # at most between looks whether a program has ended that prints nothing
+_LAST_LINES, _LINE_LENGTH, _LONGEST_LINE = 5, 200, 1 << 16
 _PRINT = "print 'whorl: latency_ms=12.5 work=1000', the latency in milliseconds and the units of work until then"
 _PLACE = re.compile(r"\{\{(\w+)\}\}|(?<!\$)\{([A-Za-z_]\w*)\}")
 
@@ -99,8 +94,7 @@ class CommandBench:
         self.unset: Sequence[UnsetKnob] = self._gpu_knobs.unset
         self.commands = self._gpu_knobs.commands
         self._ledgers = {",".join(group): Ledger(gpus=group) for group in groups}
-        self._usual_work: float | None = None
-        """Units of work of the first run that ended well; None before."""
+        self._usual_work: float | None = None  # units of work of the first run that ended well; None before
         for ledger in self._ledgers.values():
             if problem := ledger.problem():
                 self.__exit__()
@@ -127,7 +121,7 @@ class CommandBench:
         limits = self._gpu_knobs.limits(setting)
         try:
             with signals.Unwinding(apart_s=1.0), Settings(gpu.split(","), **limits, tell=self._tell_trouble):
-                with _CommandRun(self._ledgers[gpu]) as run, _GroupedProgram(words, environment) as program:
+                with _CommandRun(self._ledgers[gpu]) as run, _running(words, environment) as program:
                     self._watch(program, run, math.inf if stop_over_s is None else stop_over_s)
                 return self._trial(setting, run)  # the sensor's last value is of the run, before they are restored
         except _CommandError as failure:
@@ -161,8 +155,6 @@ class CommandBench:
             run.ended_early = (run.latency_s or 0.0) > longest_s and (run.work or 0.0) >= _FIRST_PART * usual_work
         run.end()
         if not run.ended_early:
-            for line in program.remaining():
-                run.take(line)
             program.check()
 
     def _trial(self, setting: Setting, run: _CommandRun) -> Trial:
@@ -304,74 +296,64 @@ class _CommandRun:
 
 
 class _GroupedProgram:
-    """A program in a process group of its own, which is ended with the block.
+    """A program in a process group of its own.
 
     Its lines that begin with "whorl:" are read as they come; the last of all others are kept, for when it fails.
     """
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._words, self._environment = words, environment
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._last: deque[str] = deque(maxlen=_LAST_LINES)
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._process: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> Self:
         """Raises _CommandError where it cannot be started."""
+        self._lines: deque[str] = deque()
+        self._last: deque[str] = deque(maxlen=_LAST_LINES)
+        self._unended = b""  # what it printed behind the last end of a line
+        self._prints = True  # whether anybody has its output open
+        self._over = False
         try:
-            with signals.held():
-                self._process = subprocess.Popen(  # noqa: S603 - what the user wants to run
-                    self._words,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    encoding="utf-8",
-                    errors="replace",
-                    env=self._environment,
-                    process_group=0,
-                )
-                self._reader.start()
-                threading.Thread(target=self._wait, daemon=True).start()
+            self._process = subprocess.Popen(  # noqa: S603 - what the user wants to run
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                process_group=0,
+            )
         except (OSError, ValueError) as error:
             raise _CommandError(f"cannot be started: {error}") from error
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def _read(self) -> None:
-        assert self._process is not None
         assert self._process.stdout is not None
-        with self._process.stdout as stream:
-            for line in iter(lambda: stream.readline(1 << 16), ""):
-                if line.startswith("whorl:"):
-                    self._lines.put(line.strip())
-                elif line.strip():
-                    self._last.append(line.strip()[:_LINE_LENGTH])
-
-    def _wait(self) -> None:
-        """The program may end before its output does, which a process that it left holds open."""
-        assert self._process is not None
-        self._process.wait()
-        self._lines.put(None)
+        self._output = self._process.stdout
+        os.set_blocking(self._output.fileno(), False)
 
     def line(self, until_s: float) -> str | None:
         """The next line, or None where the program has ended. TimeoutError at a time of the monotonic clock."""
-        try:
-            return self._lines.get(timeout=max(until_s - time.monotonic(), 0))
-        except queue.Empty:
-            raise TimeoutError from None
+        while not (self._lines or self._over):
+            # A process that it left may hold its output open. What it printed itself can be read once it has ended.
+            ended = self._process.poll() is not None
+            if not self._read(last=ended) and not ended:
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    raise TimeoutError
+                select.select([self._output] if self._prints else [], [], [], min(left_s, _LOOK_S))
+            self._over = ended
+        return self._lines.popleft() if self._lines else None
 
-    def remaining(self) -> Iterable[str]:
-        """The lines that were not read when the program ended."""
-        self._reader.join(_PIPE_S)
-        while not self._lines.empty():
-            if (line := self._lines.get()) is not None:
-                yield line
+    def _read(self, *, last: bool) -> bool:
+        """Take in all that can be read at this moment, the last time also what has no end; False: nothing."""
+        output = None
+        with contextlib.suppress(BlockingIOError):
+            output = os.read(self._output.fileno(), 1 << 20)
+        self._prints = output != b""
+        *lines, self._unended = re.split(rb"\r\n?|\n", self._unended + (output or b""))
+        if last or not self._prints or len(self._unended) > _LONGEST_LINE:
+            lines, self._unended = [*lines, self._unended], b""
+        for line in (line.decode(errors="replace").rstrip() for line in lines):
+            if line.startswith("whorl:"):
+                self._lines.append(line)
+            elif line.strip():
+                self._last.append(line.strip()[:_LINE_LENGTH])
+        return bool(output)
 
     def check(self) -> None:
         """Raises _CommandError where the program that has ended failed."""
-        assert self._process is not None
         status = self._process.returncode
         if status:
             ending = f"with exit status {status}" if status > 0 else f"by signal {-status}"
@@ -382,20 +364,33 @@ class _GroupedProgram:
         lines = " | ".join(self._last)
         return f"; its last lines: {lines}" if lines else ""
 
-    def __exit__(self, *_: object) -> None:
+    def end(self) -> None:
         """End all of its processes. InputError where the program cannot be ended."""
         process = self._process
-        if process is None:
-            return
         with signals.held():
             for number, patience_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _KILL_S)):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, number)
                     last_s = time.monotonic() + patience_s
                     while time.monotonic() < last_s:
+                        process.poll()
                         os.killpg(process.pid, 0)
                         time.sleep(0.02)
+            self._output.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_KILL_S)
         if process.returncode is None:
             raise InputError(f"process {process.pid} of the command cannot be ended: end it by hand")
+
+
+@contextlib.contextmanager
+def _running(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[_GroupedProgram]:
+    """A program that is ended with the block, also where a signal comes while it is started."""
+    program = None
+    try:
+        with signals.held():
+            program = _GroupedProgram(words, environment)
+        yield program
+    finally:
+        if program is not None:
+            program.end()

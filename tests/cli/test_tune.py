@@ -177,11 +177,11 @@ def driver(nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> NvmlLibrary:
 
 @pytest.mark.long
 def test_a_command_whose_gpu_cannot_be_set_is_tuned_by_its_own_knob(driver: NvmlLibrary) -> None:
-    script = "sh -c 'sleep 1; echo whorl: latency_ms=$((4 + {batch})) work=$((100 * {batch}))'"
+    script = "sh -c 'echo whorl: begin; sleep 1; echo whorl: latency_ms=$((4 + {batch})) work=$(({batch} * {batch}))'"
     words = ("--command", script, "--knob", "batch=8,1,16,64", "--max-latency", "30ms", "--trials", "3")
     tuned = document(*words)
     assert tuned["setting"] == {"batch": 16.0}
-    assert tuned["saved_pct"] == pytest.approx(50, abs=20)
+    assert tuned["saved_pct"] == pytest.approx(75, abs=20), "a quarter of the energy, on a machine as busy as it may be"
     assert {knob["name"] for knob in tuned["unset"]} >= {"power_limit_w", "sm_clock_mhz"}
 
 

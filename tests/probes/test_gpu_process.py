@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -160,15 +161,27 @@ def test_the_order_of_visits_follows_from_the_campaign() -> None:
 
 
 @pytest.mark.long
-def test_an_interrupt_ends_the_processes_and_keeps_what_is_complete(store: Store) -> None:
+def test_an_interrupt_ends_the_processes_and_keeps_what_is_complete(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     processes = [process(0), process(1)]
-    for apart in processes:
-        apart.ask(_number)
-    timer = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    measured = threading.Semaphore(0)
+    measure = GpuProcess.measure
+
+    def measure_and_tell(*arguments: Any, **options: Any) -> Any:
+        measured.release()
+        return measure(*arguments, **options)
+
+    def interrupt() -> None:  # not before the campaign runs, however long that takes on a busy machine
+        for _ in range(6):
+            measured.acquire()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(gpu_process, "_LEAVE_S", 60.0)
+    monkeypatch.setattr(GpuProcess, "measure", measure_and_tell)
+    threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         run(store, processes, probes=tuple(a_probe(f"probe-{number}") for number in range(100)))
-    timer.join()
     for apart in processes:
         assert not_none(apart._process).returncode == 0, "it ended by itself"
     assert all(set(counts) == {"ok"} for counts in outcomes(store).values())
