@@ -41,12 +41,9 @@ BLOCKED = ("BadConstraints", "PartitionConfig", "PartitionNodeLimit", "ReqNodeNo
 HELD = "JobHeldUser"
 OFF_PLAN = (HELD, "JobHeldAdmin", "BeginTime", "Dependency", "DependencyNeverSatisfied")
 """Reasons of jobs for which Slurm plans no start yet, whatever time it prints."""
-LEAST_DELAY_S = 60.0
-"""A start that is less later is not later: Slurm plans in steps of a minute (bf_resolution)."""
-PASSES = 4
-"""Intervals between Slurm's looks at the queue (bf_interval) after which each job was looked at once in full."""
-LONGEST_COMMENT = 1024
-"""Bytes of a comment: Slurm refuses a longer one."""
+LEAST_DELAY_S = 60.0  # a start that is less later is not later: Slurm plans in steps of a minute (bf_resolution)
+PASSES = 4  # intervals between Slurm's looks at the queue (bf_interval) after which each job was looked at once in full
+LONGEST_COMMENT = 1024  # bytes of a comment: Slurm refuses a longer one
 _ADDED = re.compile(r"(?:^|\s)whorl:excluded=(\S*)")
 _OWNERS = re.compile(r"(?:^|\s)whorl:was=(\S*)")
 _TRYING = " whorl:trying"

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from ..probes.catalogue import Probe
     from ..store import Store
 
-PREFIX = "whorl"
-"""How the names of jobs and their comments begin."""
+PREFIX = "whorl"  # how the names of jobs and their comments begin
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it is in names of jobs and files
 _STORED = ("suite", "neighbours", "named", "partition", "nodes", "fleet")  # of a request, in `campaigns.asked`
 _PEER = "copy-p2p"  # this kernel uses a second GPU of the node, which must have nothing else to do

@@ -41,8 +41,7 @@ from .scheduler import Node, QueuedJob, Scheduler, known, last_line
 if TYPE_CHECKING:
     from ..store import Store
 
-TRIES = 3
-"""So many jobs a node gets, unless more are allowed."""
+TRIES = 3  # so many jobs a node gets, unless more are allowed
 _SENTENCES = 4  # about GPUs of one node
 
 

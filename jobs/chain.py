@@ -36,16 +36,11 @@ from .forecast import Forecast, Forecaster, JobShape
 from .scheduler import APART, ENDED, RUNNING, Partition, Patience, QueuedJob, Refusal, last_line
 from .slurm import Slurm, fields_of, limit_seconds
 
-MARK = "whorl-chain"
-"""What the comment of each job begins with: `whorl-chain:CHAIN:LINK`."""
-MORE = 75
-"""The exit status of a script that has more to do: EX_TEMPFAIL of sysexits.h, "try again"."""
-AT_ONCE_S = 60.0
-"""Two links one after the other that each ended sooner than this end the chain."""
-PATIENCE_S = 600.0
-"""So long Slurm may not answer, and its accounts may be behind its queue."""
-SETTLE_S = 30.0
-"""So long after its submission a job is looked for that Slurm may have taken without an answer."""
+MARK = "whorl-chain"  # what the comment of each job begins with: `whorl-chain:CHAIN:LINK`
+MORE = 75  # the exit status of a script that has more to do: EX_TEMPFAIL of sysexits.h, "try again"
+AT_ONCE_S = 60.0  # two links one after the other that each ended sooner than this end the chain
+PATIENCE_S = 600.0  # so long Slurm may not answer, and its accounts may be behind its queue
+SETTLE_S = 30.0  # so long after its submission a job is looked for that Slurm may have taken without an answer
 _FIRST_S, _LONGEST_S, _GROWS = 1.0, 60.0, 1.5  # pauses between two looks
 _ASKED_AGAIN_S, _ASKED_AT_LEAST_S = 600.0, 21_600.0  # between two predictions
 _GRACE_S = 300  # Slurm may let a job run a little longer than its limit

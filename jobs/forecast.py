@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from ..analysis.chains.jobs_log import FloatArray, JobsLog
     from ..analysis.chains.waits import WaitModel
 
-QUANTILES = (0.5, 0.75, 0.9)
-"""Quantiles of the wait that people read."""
-SIMILAR = 100
-"""Jobs of about this size, the last ones, that the mean wait is of."""
+QUANTILES = (0.5, 0.75, 0.9)  # quantiles of the wait that people read
+SIMILAR = 100  # jobs of about this size, the last ones, that the mean wait is of
 _HISTORY = timedelta(days=120)
 _CHECKED = 300  # jobs that a price is taken over
 _LEARNED_S, _RETRY_S = 86_400.0, 3600.0  # until it learns again, and where the accounts did not answer

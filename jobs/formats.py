@@ -25,8 +25,7 @@ from .scheduler import Node, known
 from .steering import Steering
 
 HARD, SOFT = "hard", "soft"
-WEIGHT = {HARD: 2, SOFT: 1}
-"""What is added to the weight of a node: jobs get the nodes of the lowest weight first."""
+WEIGHT = {HARD: 2, SOFT: 1}  # what is added to the weight of a node: jobs get the nodes of the lowest weight first
 _SITE_WEIGHT = re.compile(r"whorl_weight_(\d+)")
 
 

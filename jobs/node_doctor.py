@@ -30,10 +30,8 @@ from .scheduler import Scheduler
 if TYPE_CHECKING:
     from ..collectors.backend import Backend, Device
 
-EVERYTHING = "everything"
-"""The purpose of packages that whorl always needs."""
-MINUTES = 2
-"""The limit of the job: Python and CuPy may need a minute where a file system is slow."""
+EVERYTHING = "everything"  # the purpose of packages that whorl always needs
+MINUTES = 2  # the limit of the job: Python and CuPy may need a minute where a file system is slow
 WAIT_S = 300.0
 _NAME = "whorl-doctor"
 _SETTLE_S = 20.0  # until a network file system shows what a node wrote

@@ -28,10 +28,8 @@ if TYPE_CHECKING:
 
 LEAST_JOBS = 100
 LEAST_DAYS = 14.0
-HISTORY = dt.timedelta(days=90)
-"""How far back the store's jobs and Slurm's accounting are read."""
-MOST_JOBS = 50_000
-"""Of a history, the newest that are replayed, twice; both replays of as many take seconds."""
+HISTORY = dt.timedelta(days=90)  # how far back the store's jobs and Slurm's accounting are read
+MOST_JOBS = 50_000  # of a history, the newest that are replayed, twice; both replays of as many take seconds
 MOST_LEFT_OUT = 0.05
 """The share of a history that may be left out, and by how much its jobs may exceed the nodes that there are."""
 _DAY_S = 86_400.0

@@ -30,8 +30,7 @@ from .batch import BatchJob, render
 T = TypeVar("T")
 
 TIMEOUT_S = 10.0
-QUEUE_S = 60.0
-"""So long a list of the jobs of all users may take: on a large site it has 100,000 of them."""
+QUEUE_S = 60.0  # so long a list of the jobs of all users may take: on a large site it has 100,000 of them
 ENDED = frozenset(
     {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
     | {"REVOKED"}
@@ -39,8 +38,7 @@ ENDED = frozenset(
 """States of jobs that have ended."""
 RUNNING = frozenset({"CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
 """States of jobs that have nodes."""
-APART = "\x1f"
-"""Between the fields of a row: the unit separator, which no name of a user, an account or a node holds."""
+APART = "\x1f"  # between the fields of a row: the unit separator, which no name of a user, an account or a node holds
 _ROW_END = f"{APART}."  # free text, as the name of a job, may hold line breaks
 
 

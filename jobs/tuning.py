@@ -61,8 +61,7 @@ class TuneLog:
 
     def __init__(self, path: Path | None, head: Mapping[str, Any]) -> None:
         self.path = path
-        self.torn_line: int | None = None
-        """The number of the line that was dropped because it had no end."""
+        self.torn_line: int | None = None  # the number of the line that was dropped because it had no end
         self._steps: list[TuneStep] = []
         self._file: FileIO | None = None
         if path is not None:
@@ -164,18 +163,14 @@ def _refuse_other(path: Path, row: Any, head: Mapping[str, Any]) -> None:
 
 # -- the loop ----------------------------------------------------------------------------------------------------------
 
-REPEATS = 3
-"""How often default and answer are measured again."""
+REPEATS = 3  # how often default and answer are measured again
 LEAST_NOISE, LEAST_UNSTATED_NOISE = 0.002, 0.005
 """The noise of a trial is taken for at least so much, as a few runs cannot show that it is less: where each trial
 states its own, and where two runs of the default are all there is."""
-SLOW_END = 0.9
-"""The quantile of the default's times whose GPU is tuned."""
-Pair = tuple[Trial, Trial]
-"""Default and answer, measured one after the other."""
+SLOW_END = 0.9  # the quantile of the default's times whose GPU is tuned
+Pair = tuple[Trial, Trial]  # default and answer, measured one after the other
 _GIVEN_UP = 3  # answers, before the default is the answer
-_STUDENT = {1: 12.706, 2: 4.303}
-"""The 97.5 % quantile of Student's t, by degrees of freedom."""
+_STUDENT = {1: 12.706, 2: 4.303}  # the 97.5 % quantile of Student's t, by degrees of freedom
 
 
 class TuneBench(Protocol):
@@ -324,8 +319,7 @@ class _Tuning:
         self._noise = LEAST_UNSTATED_NOISE
         self._noisy_runs = 1 if bound.max_slowdown is None else 2
         """How many runs a time beside its bound is of: the default's too where the bound is relative to that."""
-        self._before: list[Trial] = []
-        """The default on the tuned GPU, before the search."""
+        self._before: list[Trial] = []  # the default on the tuned GPU, before the search
         self._given_up: list[Setting] = []
 
     def run(self) -> TuneAnswer:

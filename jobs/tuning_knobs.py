@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 POWER, CLOCK, MEMORY = "power_limit_w", "sm_clock_mhz", "memory_clock_mhz"
 _STEP_W = 25.0
-_FEWEST, _MOST, _EVEN = 6, 64, 16
-"""With fewer or more steps of 25 W a range is cut into 16 even parts instead."""
+_FEWEST, _MOST, _EVEN = 6, 64, 16  # with fewer or more steps of 25 W a range is cut into 16 even parts instead
 
 
 @dataclass(frozen=True)

@@ -34,24 +34,19 @@ if TYPE_CHECKING:
     from ..simulation.fleet import Fleet
     from ..store import Store
 
-Limits = Mapping[str, float | None]
-"""`power_limit_w` and `lock_clock_mhz`, each None where it is not set."""
-Runner = Callable[[str, Plan, Limits], Report]
-"""Runs a plan on a GPU under limits."""
+Limits = Mapping[str, float | None]  # `power_limit_w` and `lock_clock_mhz`, each None where it is not set
+Runner = Callable[[str, Plan, Limits], Report]  # runs a plan on a GPU under limits
 _SECOND_NS = 1_000_000_000
 _TIMES = ("least_s", "limit_s", "warm_up_s", "first_warm_up_s")
-_FIRST_PART = 0.1
-"""Of a trial: after so much of its time it may be ended."""
+_FIRST_PART = 0.1  # of a trial: after so much of its time it may be ended
 
 
 @dataclass(frozen=True)
 class ProbeBenchOptions:
     """What `probe_bench` measures, and where."""
 
-    backend: str = "cuda"
-    """'cuda' or 'simulated'."""
-    suite: str = "standard"
-    """How thoroughly a trial is measured."""
+    backend: str = "cuda"  # 'cuda' or 'simulated'
+    suite: str = "standard"  # how thoroughly a trial is measured
     knobs: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Parameters of the probe's kernel by name, with the values to try."""
     gpu: Sequence[str] = ()  # GPUs of this node, by name or index; all where none is named

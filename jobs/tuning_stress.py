@@ -41,12 +41,10 @@ if TYPE_CHECKING:
 KernelSetting = Mapping[str, float]
 """Knobs of `kernels.stress.KNOBS` by name, `sm_clock_mhz`, and for a spread `power_limit_w`."""
 KERNEL = "stress"
-FINALISTS = 8
-"""Kernels, and probes, that are measured again before the best one is chosen."""
+FINALISTS = 8  # kernels, and probes, that are measured again before the best one is chosen
 _RUNS = {"power": (1, 2, 3), "spread": (4, 6, 8)}
 """By goal, of each GPU: in a trial, of a finalist, and of the winner, all of them fresh."""
-_LEAST = 1e-3
-"""A score below it is taken for it: its logarithm is what is searched."""
+_LEAST = 1e-3  # a score below it is taken for it: its logarithm is what is searched
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,7 @@ class StressSearchOptions:
     variance between runs, of the rate or of the power, whichever has more."""
     trials: int = 60
     seed: int = 0
-    suite: str = "quick"
-    """How thoroughly a trial is measured."""
+    suite: str = "quick"  # how thoroughly a trial is measured
     log: Path | None = None  # a file that gets a line of JSON for each run of a GPU. One that is there is gone on with.
     rivals: Sequence[str] | None = None  # probes to compare with; None for all steady ones of the suite 'standard'
     progress: Callable[[StressProgress], None] = lambda _: None
@@ -82,8 +79,7 @@ class KernelScore:
     label: str  # 'stress', or the probe's name
     setting: KernelSetting  # of the kernel `stress`, all of it; of a probe nothing
     score: RunFigure | None  # W, or a ratio of variances. None where it failed.
-    figure: str = "power"
-    """'power' or 'rate': of what it is."""
+    figure: str = "power"  # 'power' or 'rate': of what it is
     failure: str | None = None  # why there is no score, in a sentence
 
     @property

@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-WORKERS = 4
-"""Jobs of Slurm, where nobody says how many."""
-MEMORY = "1 GiB"
-"""Of such a job: a worker takes 0.4 GB, the process that starts it again 0.1."""
+WORKERS = 4  # jobs of Slurm, where nobody says how many
+MEMORY = "1 GiB"  # of such a job: a worker takes 0.4 GB, the process that starts it again 0.1
 
 LEAN = (
     "POLARS_MAX_THREADS=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 ARROW_DEFAULT_MEMORY_POOL=system "
@@ -40,8 +38,7 @@ LEAN = (
 """The environment of a worker: it has one CPU, and what Arrow lets go of goes back to the system; but not at once, as
 with the threshold of 64 KiB that Dask sets, which doubles the CPU of parts. Dask looks at itself seldom: with its own
 settings, a scheduler and two workers that do nothing take 0.05 to 0.1 s of CPU a second, with these a third of it."""
-LONGEST_MIN = 240
-"""The time limit of such a job, where its partition allows that."""
+LONGEST_MIN = 240  # the time limit of such a job, where its partition allows that
 
 _CONNECT_S = 30
 _IDLE_S = 120

@@ -26,8 +26,7 @@ from .costs import PolicyRow, policy_row
 from .jobs_log import FloatArray, IntArray, JobsLog
 from .queue import Queue, Submission
 
-POLICIES = {"reactive": "reactive_min", "average": "avg_min"}
-"""Policy -> its column of a sample."""
+POLICIES = {"reactive": "reactive_min", "average": "avg_min"}  # policy -> its column of a sample
 Sample = dict[str, str | int]
 """A chain of two jobs in one window, with the names of the published table: when the window begins (UTC), the nodes of
 a job and of the cluster (`N`), when the first job started (from there), the mean wait of the 100 jobs that started last

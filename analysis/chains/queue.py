@@ -18,8 +18,7 @@ from ...errors import InputError
 from .jobs_log import JobsLog
 from .waits import RECENT_WAITS, QueueState
 
-SHORTEST_S = 1.0
-"""Seconds that a job runs at least. Logs have jobs that ended in the second of their start."""
+SHORTEST_S = 1.0  # Seconds that a job runs at least. Logs have jobs that ended in the second of their start.
 
 
 class Submission(NamedTuple):

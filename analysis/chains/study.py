@@ -29,12 +29,10 @@ from .policy import LeadPolicy
 from .queue import Queue
 from .waits import FEATURES, LEAST_WAITS, WaitModel, features, used_share
 
-ProgressReport = Callable[[int, int], None]
-"""`progress(chains done, chains)`."""
+ProgressReport = Callable[[int, int], None]  # `progress(chains done, chains)`
 
 DEFAULT_POLICIES = ("reactive", "average", "p75", "p90")
-LINK_S = 48 * 3600.0
-"""Run time and limit of both jobs of a chain."""
+LINK_S = 48 * 3600.0  # run time and limit of both jobs of a chain
 _HOUR_S, _DAY_S = 3600.0, 86400.0
 _EVERY_S = 4 * _HOUR_S
 _ASKED = 1 + round(LINK_S / _HOUR_S)  # hours from the start of the first job to its end, both included

@@ -18,8 +18,7 @@ import numpy as np
 from ...errors import InputError
 from .jobs_log import UNLIMITED_S, FloatArray, IntArray, JobsLog
 
-RECENT_WAITS = 100
-"""Jobs started last whose waits a `QueueState` has."""
+RECENT_WAITS = 100  # jobs started last whose waits a `QueueState` has
 QUANTILES = (0.5, 0.75, 0.9)
 LEAST_WAITS = 500
 """Waits that a model learns from at least: its last tenth, which says how often it was right, then has 50."""

@@ -33,16 +33,13 @@ from .power import EnergyLedger
 from .rates import Tenant, Tenants
 from .world import Progress, Request, View, World
 
-ProgressReport = Callable[[int, int, float], None]
-"""`progress(jobs ended, jobs, replayed seconds)`."""
+ProgressReport = Callable[[int, int, float], None]  # `progress(jobs ended, jobs, replayed seconds)`
 
 _REPORT_EVERY = 512
 _QUIET = 100_000
 """Times in a row that a policy wakes up or a user acts, nothing happens and no work is done: it will never be."""
-_SPARED_S = 5.0
-"""By rounds, a job that ends this long before the edge pays no start (`Options.start_s`)."""
-_ESTIMATES = 4
-"""A word of the random numbers: the errors of estimates."""
+_SPARED_S = 5.0  # by rounds, a job that ends this long before the edge pays no start (`Options.start_s`)
+_ESTIMATES = 4  # a word of the random numbers: the errors of estimates
 
 _FIGURES = {
     "start_s": float,
@@ -57,8 +54,7 @@ _FIGURES = {
 }
 """What `Outcome` has of every job: fields of `JobRun`."""
 
-_OF_JOB = sorted({field.name for field in fields(Request)} & set(dir(Job)))
-"""What a policy sees of a job as it is."""
+_OF_JOB = sorted({field.name for field in fields(Request)} & set(dir(Job)))  # what a policy sees of a job as it is
 
 # Kinds of events; at one moment they come in this order.
 _ENDS, _LIMITS, _NODES, _ARRIVALS, _USERS, _WAKES = range(6)
@@ -97,33 +93,24 @@ class JobRun:
 
     number: int
     job: Job
-    scale: float
-    """Of its true work, what a policy is told."""
+    scale: float  # of its true work, what a policy is told
     pieces: tuple[Piece, ...]
     progress: Progress
     allocation: Allocation | None = None
     speed: float = 0.0
-    began_s: float = 0.0
-    """When it was given this allocation."""
-    works_from_s: float = 0.0
-    """From here on the speed holds."""
-    version: int = 0
-    """Of the allocation and its speed: an end foretold for an older one is void."""
+    began_s: float = 0.0  # when it was given this allocation
+    works_from_s: float = 0.0  # from here on the speed holds
+    version: int = 0  # of the allocation and its speed: an end foretold for an older one is void
     piece: int = 0
-    left_s: float = 0.0
-    """Of the piece, until `progress.since_s`."""
-    busy_s: float = 0.0
-    """For which it worked on the piece."""
-    regimes: tuple[tuple[int | None, float, float], ...] = ()
-    """Pieces that are done, as in `Progress`."""
+    left_s: float = 0.0  # of the piece, until `progress.since_s`
+    busy_s: float = 0.0  # for which it worked on the piece
+    regimes: tuple[tuple[int | None, float, float], ...] = ()  # pieces that are done, as in `Progress`
     start_s: float = math.nan
     finish_s: float = math.nan
     held_s: float = 0.0
     gpu_seconds: float = 0.0
-    useful_s: float = 0.0
-    """GPU-seconds of work that counts so far."""
-    wasted_gpu_s: float = 0.0
-    """GPU-seconds of no work, or of work that was lost."""
+    useful_s: float = 0.0  # GPU-seconds of work that counts so far
+    wasted_gpu_s: float = 0.0  # GPU-seconds of no work, or of work that was lost
     preemptions: int = 0
     migrations: int = 0
     restarts: int = 0
@@ -235,14 +222,11 @@ class ReplayEngine:
         power = world.rates.power
         self.ledger = None if power is None else EnergyLedger(power, fleet.node.tolist())
         self.events = self.decisions = 0
-        self.ended = 0
-        """Jobs of the trace that have ended."""
-        self.runs: dict[int, JobRun] = {}
-        """Jobs in the system."""
+        self.ended = 0  # jobs of the trace that have ended
+        self.runs: dict[int, JobRun] = {}  # jobs in the system
         self._figures = np.full((len(trace.jobs), len(_FIGURES)), math.nan)
         self._besides: list[tuple[int, float, float, int]] = []  # number, submission, end and GPUs of users' jobs
-        self.busy = 0
-        """GPUs that are held; one that several jobs share counts once."""
+        self.busy = 0  # GPUs that are held; one that several jobs share counts once
         self.busy_s = 0.0
         self._busy_until_s = 0.0
         self.spans: list[Span] = []

@@ -26,11 +26,9 @@ from .study import Replayed
 JCT, ENERGY = "avg_jct_s", "energy_kwh"
 FIGURES = (JCT, "p99_jct_s", "makespan_s")
 CONFIDENCE = 0.9
-LEAST_PCT = 0.05
-"""What rounds to 0.0 % is no gain: seeds may agree to the last bit of their rounding errors."""
+LEAST_PCT = 0.05  # what rounds to 0.0 % is no gain: seeds may agree to the last bit of their rounding errors
 
-ALL = "all traces"
-"""The name of what is found over all traces together."""
+ALL = "all traces"  # the name of what is found over all traces together
 BETTER, WORSE, NONE = "better", "worse", "no measurable gain"
 NOT_BY_SCORES = "no gain by scores"
 ONE_SEED = "one seed is not evidence"
@@ -49,8 +47,7 @@ class Entrant(NamedTuple):
     trace: int
     scheduler: str | None
     policy: str
-    flat: bool = False
-    """Without scores."""
+    flat: bool = False  # without scores
 
     def baseline(self, policy: str, scheduler: str | None) -> Entrant:
         """The baseline `policy` of this one; that of a whole scheduler runs under `scheduler`."""
@@ -70,16 +67,12 @@ class PolicyGain:
     policy: str
     against: str
     figure: str
-    n: int
-    """Seeds, each a paired difference."""
+    n: int  # seeds, each a paired difference
     mean_pct: float
     lower_pct: float | None
-    upper_pct: float | None
-    """Of the 90 % interval; None for one seed."""
-    measurable: bool
-    """The interval is there and does not come as near to 0 as `LEAST_PCT`."""
-    per_seed: tuple[tuple[int, float], ...]
-    """(seed, gain in %)."""
+    upper_pct: float | None  # of the 90 % interval; None for one seed
+    measurable: bool  # the interval is there and does not come as near to 0 as `LEAST_PCT`
+    per_seed: tuple[tuple[int, float], ...]  # (seed, gain in %)
 
     @property
     def of_control(self) -> bool:
@@ -110,12 +103,10 @@ class PolicyGain:
 class PolicyFinding:
     """What a policy's gains come to, for one trace or for all."""
 
-    trace: str
-    """The trace, or `ALL`."""
+    trace: str  # the trace, or `ALL`
     scheduler: str | None
     policy: str
-    finding: str
-    """"" for a baseline."""
+    finding: str  # "" for a baseline
     gains: tuple[PolicyGain, ...]
     """Over each other baseline and, last, over the policy without scores (not for baselines). Each interval is that of
     the gain in another such trace on this fleet."""
@@ -130,12 +121,9 @@ class PolicyFinding:
 class GainTable:
     """The gains of several policies, side by side."""
 
-    heads: list[str]
-    """What the gains are over, the controls last."""
-    rows: list[tuple[PolicyFinding, list[str]]]
-    """A finding and its gains as texts, "" where there is none."""
-    drawn: dict[str, list[PolicyGain]]
-    """By head, the gains."""
+    heads: list[str]  # what the gains are over, the controls last
+    rows: list[tuple[PolicyFinding, list[str]]]  # a finding and its gains as texts, "" where there is none
+    drawn: dict[str, list[PolicyGain]]  # by head, the gains
 
     @classmethod
     def of(cls, findings: Iterable[PolicyFinding]) -> GainTable:
@@ -189,8 +177,7 @@ def _about_mean(values: Sequence[float], confidence: float, share: float) -> tup
 
 # -- gains ------------------------------------------------------------------------------------------------------
 
-Figures = dict[Entrant, dict[int, Any]]
-"""By entrant and seed, the figures of a replay."""
+Figures = dict[Entrant, dict[int, Any]]  # by entrant and seed, the figures of a replay
 
 
 class Comparison(NamedTuple):

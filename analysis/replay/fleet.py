@@ -22,8 +22,7 @@ Ints: TypeAlias = NDArray[np.int32]
 class Fleet:
     """GPUs in nodes: arrays over GPUs in the order node, slot."""
 
-    node: Ints
-    """(gpus,) number of the node, ascending from 0 without gaps."""
+    node: Ints  # (gpus,) number of the node, ascending from 0 without gaps
     node_names: tuple[str, ...]
     gpu_names: tuple[str, ...]
 
@@ -63,8 +62,7 @@ def _distinct(kind: str, names: Sequence[str]) -> None:
 
 
 Bools = NDArray[np.bool_]
-Places = NDArray[np.intp]
-"""Numbers of GPUs or of nodes."""
+Places = NDArray[np.intp]  # numbers of GPUs or of nodes
 
 
 class NotFreeError(Exception):
@@ -79,19 +77,15 @@ class Cluster:
         self._node = node.astype(np.intp)
         self._first = np.searchsorted(node, np.arange(int(node[-1]) + 2)).tolist()
         self._allowed = np.ones(len(node), dtype=np.bool_) if avoided is None else ~avoided
-        self.largest = int(np.diff(self._first).max())
-        """GPUs of the largest node."""
-        self.held: dict[int, tuple[int, ...]] = {}
-        """By job number, the GPUs that the job took."""
+        self.largest = int(np.diff(self._first).max())  # GPUs of the largest node
+        self.held: dict[int, tuple[int, ...]] = {}  # by job number, the GPUs that the job took
         self.set_up(np.ones(len(node), dtype=np.bool_))
 
     def set_up(self, up: Bools) -> None:
         """(gpus,) which GPUs are on nodes that are up. Jobs on other nodes have given theirs."""
         self._usable = up & self._allowed
-        self.capacity = int(np.count_nonzero(self._usable))
-        """GPUs that are not avoided, on nodes that are up."""
-        self.free: Bools = self._usable.copy()
-        """(gpus,) whether each is free. Not to be written to."""
+        self.capacity = int(np.count_nonzero(self._usable))  # GPUs that are not avoided, on nodes that are up
+        self.free: Bools = self._usable.copy()  # (gpus,) whether each is free. Not to be written to.
         for gpus in self.held.values():
             self.free[list(gpus)] = False
         self.counts: Places = self._by_node(np.flatnonzero(self.free))

@@ -61,10 +61,8 @@ class MeasuredFleets:
     """
 
     scores: Scores
-    workloads: Sequence[str]
-    """Those that jobs have, each with scores."""
-    nodes: int | None = None
-    """None: the measured fleet itself."""
+    workloads: Sequence[str]  # those that jobs have, each with scores
+    nodes: int | None = None  # None: the measured fleet itself
     gpus_per_node: int | None = None
     locality: float = 1.0
 

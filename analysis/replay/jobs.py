@@ -23,37 +23,26 @@ from ...store.names import find_workload
 class Piece:
     """A stretch of a job in which it behaves alike, such as the epochs that it trains with one batch size."""
 
-    work_s: float
-    """Seconds alone, at the job's own width, on GPUs of score 1 within one node; more than 0."""
+    work_s: float  # seconds alone, at the job's own width, on GPUs of score 1 within one node; more than 0
     epochs: float = 1.0
-    batch: int | None = None
-    """The batch size; None where it is not known."""
+    batch: int | None = None  # the batch size; None where it is not known
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """A job of a trace."""
 
-    name: str
-    """The trace's own name of it, unique."""
-    submit_s: float
-    """After the trace's first instant."""
-    gpus: int
-    """Its own width."""
-    ideal_s: float
-    """Seconds alone, at its own width, on GPUs of score 1 within one node; more than 0."""
-    workload: str = ""
-    """The class whose scores apply; "" is not sensitive: every GPU has score 1 for it."""
+    name: str  # the trace's own name of it, unique
+    submit_s: float  # after the trace's first instant
+    gpus: int  # its own width
+    ideal_s: float  # seconds alone, at its own width, on GPUs of score 1 within one node; more than 0
+    workload: str = ""  # the class whose scores apply; "" is not sensitive: every GPU has score 1 for it
     limit_s: float | None = None
     """The run time at which the job is ended, done or not, as Slurm's time limit; None: nothing ends it."""
-    model: str = ""
-    """As the trace says it."""
-    pieces: tuple[Piece, ...] = ()
-    """In order; their work adds up to `ideal_s`. (): one piece of one kind."""
-    widths: tuple[int, int] | None = None
-    """The fewest and the most GPUs that it can work on; None: its own width only."""
-    deadline_s: float | None = None
-    """The instant, on the trace's clock, by which it should have ended."""
+    model: str = ""  # as the trace says it
+    pieces: tuple[Piece, ...] = ()  # In order; their work adds up to `ideal_s`. (): one piece of one kind.
+    widths: tuple[int, int] | None = None  # the fewest and the most GPUs that it can work on; None: its own width only
+    deadline_s: float | None = None  # the instant, on the trace's clock, by which it should have ended
     stages: tuple[tuple[int, float], ...] = ()
     """Of a burst-parallel job, in order: (GPUs, share of the iteration). The first GPU works in all of them."""
 
@@ -74,20 +63,16 @@ class Trace:
 
     name: str
     jobs: tuple[Job, ...]
-    notes: tuple[str, ...] = ()
-    """What reading left out or assumed, in sentences."""
+    notes: tuple[str, ...] = ()  # what reading left out or assumed, in sentences
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """What a policy grants a job. How fast that goes is the world's to say."""
 
-    gpus: tuple[int, ...]
-    """In the order of their roles; no GPU twice."""
-    shared: bool = False
-    """Other jobs may hold the same GPUs, if they share too."""
-    clocks: tuple[float, ...] = ()
-    """Of each GPU, relative to the default clock, at most 1; (): all 1."""
+    gpus: tuple[int, ...]  # in the order of their roles; no GPU twice
+    shared: bool = False  # other jobs may hold the same GPUs, if they share too
+    clocks: tuple[float, ...] = ()  # of each GPU, relative to the default clock, at most 1; (): all 1
     depths: tuple[float, ...] = ()
     """Of each GPU of a job under structured partial backpropagation: the share of the layers that it goes back through.
 
@@ -216,13 +201,10 @@ SCHEMA = "whorl.advise.burst/1"
 class JobPlan:
     """How a job of so many GPUs trains burst-parallel."""
 
-    gpus: int
-    """The width of the jobs that the plan is for, which train data-parallel in the trace."""
+    gpus: int  # the width of the jobs that the plan is for, which train data-parallel in the trace
     batch: int
-    stages: tuple[tuple[int, float], ...]
-    """(GPUs, share of the iteration), in order."""
-    time: float
-    """An iteration, beside that of data parallelism on all of the GPUs."""
+    stages: tuple[tuple[int, float], ...]  # (GPUs, share of the iteration), in order
+    time: float  # an iteration, beside that of data parallelism on all of the GPUs
 
 
 def read_plans(path: str | Path) -> tuple[JobPlan, ...]:

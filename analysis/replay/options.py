@@ -75,16 +75,14 @@ class Options:
 
     Among such jobs the scheduler's order holds. Needs rounds. None: jobs may starve.
     """
-    backfill: str = "none"
-    """"none", or "easy": later jobs may start where they do not delay the first job that waits."""
+    backfill: str = "none"  # "none", or "easy": later jobs may start where they do not delay the first job that waits
     preemption_s: float = 0.0
     """Time without progress at the start of a job that was stopped for another.
 
     By rounds, placements neither stop nor move a job that has paid one of these costs before it has then worked for as
     long: a cost of a round or more would otherwise use up every round, and no job would ever end.
     """
-    migration_s: float = 0.0
-    """Time without progress after a change of GPUs without a stop."""
+    migration_s: float = 0.0  # time without progress after a change of GPUs without a stop
     start_s: float = 0.0
     """Time without progress at every start, that of a job that was stopped included; not at the instant 0.
 
@@ -92,8 +90,7 @@ class Options:
     and Shockwave (NSDI'23), where a job that did not run in the round before loses 20 s of a round of 120 s.
     """
     failures: tuple[Failure, ...] = ()
-    on_failure: str = "restart"
-    """"restart": from no work done; "resume": from where it was."""
+    on_failure: str = "restart"  # "restart": from no work done; "resume": from where it was
     users: tuple[Callable[[], User], ...] = ()
     """Those who submit jobs besides the trace's, which load the fleet and are not measured. Each is made once for a
     replay, which ends when the trace's jobs have ended."""
@@ -101,8 +98,7 @@ class Options:
     """Beliefs of a class (gpus,) -> the scores that PM-First and PAL choose by (gpus,); never used for run time."""
     class_order: tuple[str, ...] | None = None
     """The order in which PM-First and PAL let classes choose. None: the class whose beliefs spread most is first."""
-    record: bool = False
-    """Keep who held which GPU when, and the queue and the busy GPUs over time."""
+    record: bool = False  # keep who held which GPU when, and the queue and the busy GPUs over time
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.round_s) and self.round_s > 0):

@@ -13,11 +13,9 @@ from .fleet import Floats, Ints
 from .jobs import Job
 from .power import JOULES_PER_KWH, Energy
 
-UNFAIR = 1.05
-"""Finish-time fairness above which a job counts as treated unfairly."""
+UNFAIR = 1.05  # finish-time fairness above which a job counts as treated unfairly
 
-BRIEF_S = 10.0
-"""Of the bounded slowdown: a shorter job counts as this long."""
+BRIEF_S = 10.0  # of the bounded slowdown: a shorter job counts as this long
 
 Counts: TypeAlias = NDArray[np.int32]
 
@@ -26,8 +24,7 @@ Counts: TypeAlias = NDArray[np.int32]
 class Span:
     """A job on its GPUs from one moment to another, with one allocation."""
 
-    job: int
-    """Number of the job: its place in the trace; arrivals after the trace are numbered on."""
+    job: int  # number of the job: its place in the trace; arrivals after the trace are numbered on
     gpus: tuple[int, ...]
     began_s: float
     ended_s: float
@@ -38,10 +35,8 @@ class Series:
     """How the fleet's state went, as steps: each value holds from its moment to the next."""
 
     time_s: Floats
-    queue: Counts
-    """Jobs that wait."""
-    busy: Counts
-    """GPUs that are held; one that several jobs share counts once."""
+    queue: Counts  # jobs that wait
+    busy: Counts  # GPUs that are held; one that several jobs share counts once
 
 
 @dataclass(frozen=True)
@@ -49,8 +44,7 @@ class Others:
     """The jobs that ran besides the trace's (`Options.users`); they load the fleet and are not measured."""
 
     submit_s: Floats
-    finish_s: Floats
-    """NaN: not ended when the replay was."""
+    finish_s: Floats  # NaN: not ended when the replay was
     gpus: Ints
 
 
@@ -116,8 +110,7 @@ class Metrics:
 class ReplayFigure(NamedTuple):
     """What a figure of a replay is."""
 
-    name: str
-    """In `Metrics`, and in the rows of `whorl.replay/1`."""
+    name: str  # in `Metrics`, and in the rows of `whorl.replay/1`
     unit: str
     definition: str
 
@@ -132,42 +125,28 @@ class Outcome:
     trace: str
     policy: str
     scheduler: str
-    seed: int | None
-    """None: the caller's own stream of random numbers."""
+    seed: int | None  # None: the caller's own stream of random numbers
     jobs: tuple[Job, ...]
-    start_s: Floats
-    """The first time that the job held GPUs."""
+    start_s: Floats  # the first time that the job held GPUs
     finish_s: Floats
-    held_s: Floats
-    """The time for which it held GPUs, over all its allocations."""
-    gpu_seconds: Floats
-    """GPUs × time held, over all its allocations."""
-    preemptions: Counts
-    """Times it was stopped for others."""
-    migrations: Counts
-    """Times its GPUs were changed without a stop."""
-    restarts: Counts
-    """Times it lost a node."""
-    limit_hit: NDArray[np.bool_]
-    """Whether its time limit ended it before its work was done."""
+    held_s: Floats  # the time for which it held GPUs, over all its allocations
+    gpu_seconds: Floats  # GPUs × time held, over all its allocations
+    preemptions: Counts  # times it was stopped for others
+    migrations: Counts  # times its GPUs were changed without a stop
+    restarts: Counts  # times it lost a node
+    limit_hit: NDArray[np.bool_]  # whether its time limit ended it before its work was done
     wasted_gpu_s: Floats
     """GPU-seconds that it held and nothing came of: of starts and moves, and of work lost at limits and with nodes."""
-    gpus: int
-    """Of the fleet."""
-    end_s: float
-    """The replay's last moment: the last finish."""
-    held_gpu_seconds: float
-    """By all jobs, others included, until the end; while several share a GPU, it counts once."""
+    gpus: int  # of the fleet
+    end_s: float  # the replay's last moment: the last finish
+    held_gpu_seconds: float  # by all jobs, others included, until the end; while several share a GPU, it counts once
     others: Others
-    events: int
-    """Arrivals, finishes, failures and returns."""
-    wall_s: float
-    """What the replay took."""
+    events: int  # arrivals, finishes, failures and returns
+    wall_s: float  # what the replay took
     series: Series | None = None
     spans: tuple[Span, ...] | None = None
     notes: tuple[str, ...] = ()
-    energy: Energy | None = None
-    """None where no power is known."""
+    energy: Energy | None = None  # None where no power is known
 
     @property
     def submit_s(self) -> Floats:

@@ -16,8 +16,7 @@ import numpy as np
 from ...errors import InputError
 from .fleet import Floats
 
-ANY = "*"
-"""In `Power.gpu_w`: every workload without a row of its own."""
+ANY = "*"  # in `Power.gpu_w`: every workload without a row of its own
 
 JOULES_PER_KWH = 3.6e6
 
@@ -30,14 +29,10 @@ class Power:
     """Workload, or `ANY` -> (gpus,) power of a GPU on which one job of it runs at the default clock; NaN: not known."""
     idle_w: float | None = None
     """Of an idle GPU. None: what a GPU draws counts wholly to its jobs, and that of idle GPUs is not known."""
-    node_w: float | None = None
-    """Of a node that is awake, without its GPUs."""
-    asleep_w: float = 0.0
-    """Of a node that sleeps, with its GPUs."""
-    sleep_after_s: float = math.inf
-    """A node without jobs falls asleep after this many seconds; infinite: never."""
-    wake_s: float = 0.0
-    """From the allocation of a job until a sleeping node can work."""
+    node_w: float | None = None  # of a node that is awake, without its GPUs
+    asleep_w: float = 0.0  # of a node that sleeps, with its GPUs
+    sleep_after_s: float = math.inf  # a node without jobs falls asleep after this many seconds; infinite: never
+    wake_s: float = 0.0  # from the allocation of a job until a sleeping node can work
     cap_w: float | None = None
     """The most that a GPU draws. None: what its most demanding workload draws on it, for GPUs that jobs share."""
     clock_exponent: float = 2.0
@@ -90,16 +85,11 @@ class Energy:
 
     The idle power of a GPU is shared equally by the jobs on it, that of a node by the jobs on the node, by time.
     """
-    dynamic_j: float | None
-    """What jobs drew above the idle power of their GPUs."""
-    idle_j: float | None
-    """Idle power of all GPUs of nodes that were awake, whether or not jobs held them."""
-    base_j: float | None
-    """Of the nodes themselves, awake and asleep."""
-    unattributed_j: float
-    """Of GPUs that no job held, and of nodes without jobs; of what is known."""
-    awake_node_s: float
-    """Node-seconds awake: up, and not asleep."""
+    dynamic_j: float | None  # what jobs drew above the idle power of their GPUs
+    idle_j: float | None  # idle power of all GPUs of nodes that were awake, whether or not jobs held them
+    base_j: float | None  # of the nodes themselves, awake and asleep
+    unattributed_j: float  # of GPUs that no job held, and of nodes without jobs; of what is known
+    awake_node_s: float  # node-seconds awake: up, and not asleep
 
     @property
     def total_j(self) -> float | None:
@@ -112,10 +102,8 @@ class Energy:
 class Draw(NamedTuple):
     """What a job draws on its GPUs, in watts; NaN: not known."""
 
-    work_w: float
-    """Above their idle power."""
-    idle_w: float
-    """Its equal shares of their idle power."""
+    work_w: float  # above their idle power
+    idle_w: float  # its equal shares of their idle power
 
 
 @dataclass(slots=True)
@@ -128,8 +116,7 @@ class _Account:
     nodes: tuple[int, ...] = ()
     work_j: float = 0.0
     idle_j: float = 0.0
-    node_j: float = 0.0
-    """Its share of node power, with the sums of its nodes at its start taken off."""
+    node_j: float = 0.0  # its share of node power, with the sums of its nodes at its start taken off
 
     def settle(self, now_s: float) -> None:
         """Bring what the job drew on its GPUs up to a moment."""
@@ -147,12 +134,10 @@ class _NodeBooks:
     down: bool = False
     settled_s: float = 0.0
     empty_since_s: float = 0.0
-    ready_s: float = 0.0
-    """When it has woken up."""
+    ready_s: float = 0.0  # when it has woken up
     awake_s: float = 0.0
     asleep_s: float = 0.0
-    job_j: float = 0.0
-    """The share of its own energy that a job would have which had been there from the start."""
+    job_j: float = 0.0  # the share of its own energy that a job would have which had been there from the start
 
 
 class EnergyLedger:

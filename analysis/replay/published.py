@@ -30,8 +30,7 @@ from .trace_text import TraceText, delimited, first_line, headings, text_of
 from .traces import TraceOptions, read_trace
 from .world import View, World
 
-CLASSES = ("A", "B", "C", "D")
-"""From the most sensitive to the GPU to the least: compute-bound to memory-bound."""
+CLASSES = ("A", "B", "C", "D")  # from the most sensitive to the GPU to the least: compute-bound to memory-bound
 _CLASS_OF_MODEL = {"BERT": "B", "DCGAN": "B", "GPT2": "B", "PointNet": "D", "vgg19": "C"}
 
 
@@ -192,13 +191,11 @@ NODES, GPUS_PER_NODE = 16, 4
 ROUND_S = 360.0
 LOCALITY = 1.7
 SEED = 42
-PATIENCE_S = 3.6e6
-"""A job that has not run for this long goes first: it matters under LAS and SRTF alone, and seldom."""
+PATIENCE_S = 3.6e6  # a job that has not run for this long goes first: it matters under LAS and SRTF alone, and seldom
 
 _ARRIVALS_SEED = 1
 _ARRIVALS_PER_HOUR = 2
-LATER_JOBS = 10_000
-"""Later arrivals after which a replay is given up: whorl's limit, the artifact has none."""
+LATER_JOBS = 10_000  # later arrivals after which a replay is given up: whorl's limit, the artifact has none
 
 
 def pal_sc24(

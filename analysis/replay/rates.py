@@ -30,8 +30,7 @@ from .jobs import Allocation
 from .power import Draw, Power
 from .tables import JobType, Pairs, StepCurves
 
-_ROUNDING = 1e-9
-"""Of a step: less idle time than that is none."""
+_ROUNDING = 1e-9  # of a step: less idle time than that is none
 
 
 class JobLike(Protocol):
@@ -51,8 +50,7 @@ class Tenant(NamedTuple):
     """A job on a GPU."""
 
     job: JobLike
-    batch: int | None
-    """The batch size that it trains with at present; None where it is not known."""
+    batch: int | None  # the batch size that it trains with at present; None where it is not known
     allocation: Allocation
 
 
@@ -73,12 +71,9 @@ class Rates:
     curves: StepCurves | None = None
     clock_gain: Mapping[str, float] = field(default_factory=dict)
     """Class -> b: at a clock of x times the default, a GPU is x to the power of b as fast; 1 where not named."""
-    backward: float = 2 / 3
-    """The share of a step that a full backward pass takes."""
-    foreground: float = 1.0
-    """The share of its speed that a job which leaves GPUs idle keeps while others use that time."""
-    power: Power | None = None
-    """None: no energy is known."""
+    backward: float = 2 / 3  # the share of a step that a full backward pass takes
+    foreground: float = 1.0  # the share of its speed that a job which leaves GPUs idle keeps while others use that time
+    power: Power | None = None  # None: no energy is known
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.locality) and self.locality >= 1):

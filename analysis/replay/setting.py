@@ -59,14 +59,10 @@ class Answered:
     """The results of a setting."""
 
     results: Sequence[Replayed]
-    refused: Sequence[tuple[Case, WhorlError]]
-    """Cases that cannot be replayed, and why."""
-    gains: Sequence[PolicyGain]
-    """Of the traces as they are, over the seeds."""
-    findings: Sequence[PolicyFinding]
-    """Of the average JCT."""
-    energy: Sequence[PolicyFinding]
-    """The same of all energy, where it is known."""
+    refused: Sequence[tuple[Case, WhorlError]]  # cases that cannot be replayed, and why
+    gains: Sequence[PolicyGain]  # of the traces as they are, over the seeds
+    findings: Sequence[PolicyFinding]  # of the average JCT
+    energy: Sequence[PolicyFinding]  # the same of all energy, where it is known
     conditions: dict[str, str]
     notes: list[str]
 
@@ -101,17 +97,13 @@ class ReplaySetting:
     """A study, and what to run of it."""
 
     study: Study
-    policies: list[str]
-    """Those asked for."""
-    added: list[str]
-    """Baselines beside them."""
+    policies: list[str]  # those asked for
+    added: list[str]  # baselines beside them
     schedulers: list[str]
     against: tuple[str, ...]
     seed: int
-    apart: bool = False
-    """The baselines are no rows of the answer."""
-    whole_schedulers: frozenset[str] = frozenset()
-    """Those of the policies that are whole schedulers."""
+    apart: bool = False  # the baselines are no rows of the answer
+    whole_schedulers: frozenset[str] = frozenset()  # those of the policies that are whole schedulers
     clocks: dict[str, list[str]] = field(default_factory=dict)
     """By scheduler, the policies that decide by rounds while their baselines decide at every event (own clocks)."""
     conditions: dict[str, str] = field(default_factory=dict)
@@ -392,10 +384,8 @@ class _Choice:
 
     policies: dict[str, type[Policy]]
     schedulers: list[Scheduler]
-    clock: str | None
-    """Of the key `clock`; None: the clock that all can share."""
-    leader: str | None
-    """The first policy with rounds and costs of its own."""
+    clock: str | None  # of the key `clock`; None: the clock that all can share
+    leader: str | None  # the first policy with rounds and costs of its own
     round_s: float
     preemption_s: float
     start_s: float

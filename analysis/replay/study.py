@@ -38,8 +38,7 @@ _PAYS_S = 3.0  # of work left, from which starting further processes is worth it
 _LOOK_S = 0.2  # at most between looks whether an interrupt came
 _FAILURES, _JOBS = 3, 5  # words of the random numbers that failures and jobs are drawn with
 
-Progress = Callable[[int, int], None]
-"""`progress(replays ended, replays)`."""
+Progress = Callable[[int, int], None]  # `progress(replays ended, replays)`
 
 
 # -- cases ------------------------------------------------------------------------------------------------------
@@ -51,15 +50,11 @@ class Case:
 
     trace: int
     policy: str
-    scheduler: str | None
-    """None: the policy is a whole scheduler."""
+    scheduler: str | None  # None: the policy is a whole scheduler
     seed: int
-    record: bool = False
-    """Keep the outcome whole, with its spans and series, for drawing."""
-    resampled: bool = False
-    """The jobs are drawn again from the trace's, by the seed."""
-    flat: bool = False
-    """The policy is shown 1 for every score: its control."""
+    record: bool = False  # keep the outcome whole, with its spans and series, for drawing
+    resampled: bool = False  # the jobs are drawn again from the trace's, by the seed
+    flat: bool = False  # the policy is shown 1 for every score: its control
 
 
 @dataclass(frozen=True)
@@ -71,14 +66,11 @@ class Replayed:
     metrics: Metrics
     jct_s: Floats
     fairness: Floats
-    shockwave_fairness: Floats
-    """(jobs,) as `Outcome` has them."""
+    shockwave_fairness: Floats  # (jobs,) as `Outcome` has them
     wall_s: float
     notes: tuple[str, ...] = ()
-    outcome: Outcome | None = None
-    """Of recorded cases."""
-    world: World | None = None
-    """Of recorded cases."""
+    outcome: Outcome | None = None  # of recorded cases
+    world: World | None = None  # of recorded cases
 
     @classmethod
     def of(cls, case: Case, outcome: Outcome, metrics: Metrics, world: World | None) -> Replayed:
@@ -120,12 +112,9 @@ class Study(Protocol):
 class WorldFacts:
     """What is said of a world beside its fleet, and what policies are told of jobs."""
 
-    tables: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `Rates`, such as pairs and curves."""
-    gpu_w: float | None = None
-    """Power of a GPU with a job, in W, where none was measured."""
-    power: Mapping[str, float] = field(default_factory=dict)
-    """Fields of `Power`."""
+    tables: Mapping[str, Any] = field(default_factory=dict)  # fields of `Rates`, such as pairs and curves
+    gpu_w: float | None = None  # power of a GPU with a job, in W, where none was measured
+    power: Mapping[str, float] = field(default_factory=dict)  # fields of `Power`
     knowledge: str = "exact"
     error: float = 0.3
 
@@ -151,10 +140,8 @@ class General:
     fleets: Fleets
     options: Options
     facts: WorldFacts = WorldFacts()
-    arguments: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """By policy, what it is made with."""
-    mtbf_h: float | None = None
-    """Mean time between failures of a node; None for none but those of `options`."""
+    arguments: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # by policy, what it is made with
+    mtbf_h: float | None = None  # mean time between failures of a node; None for none but those of `options`
     repair_h: float = 24.0
 
     def informed(self, seeds: Sequence[int]) -> bool:
@@ -306,8 +293,7 @@ def _next(ended: SimpleQueue[tuple[int, Future[_Result]]]) -> tuple[int, Future[
             continue
 
 
-_study: Study
-"""In a process started for it: the study whose cases it runs."""
+_study: Study  # in a process started for it: the study whose cases it runs
 
 
 def _prepare(study: Study) -> None:

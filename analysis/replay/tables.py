@@ -20,10 +20,8 @@ from .trace_text import LINE, csv_of
 if TYPE_CHECKING:
     from scipy.interpolate import LinearNDInterpolator
 
-ANY_WIDTH = 0
-"""In a table of pairs without numbers of GPUs: its rows hold for jobs of every width."""
-_MOST_SHARE = 2.0
-"""More of its speed alone than noise can make of a job that shares a GPU."""
+ANY_WIDTH = 0  # in a table of pairs without numbers of GPUs: its rows hold for jobs of every width
+_MOST_SHARE = 2.0  # more of its speed alone than noise can make of a job that shares a GPU
 
 
 class JobType(NamedTuple):
@@ -44,8 +42,7 @@ class Pairs:
 
     shares: Mapping[tuple[tuple[str, int], tuple[str, int]], float]
     """((name, GPUs), (name of the other, its GPUs)) -> share of the solo speed, at most 1; 0: they do not fit."""
-    notes: tuple[str, ...] = ()
-    """What reading chose or assumed, in sentences."""
+    notes: tuple[str, ...] = ()  # what reading chose or assumed, in sentences
 
     def find(self, job: JobType, beside: JobType) -> float | None:
         """The share that a job keeps; 0 if the two do not fit into the memory of a GPU, None if nothing says it.
@@ -115,8 +112,7 @@ def read_pairs(path: Path, gpu: str | None = None) -> Pairs:
     return Pairs(shares, notes)
 
 
-Placement = tuple[int, ...]
-"""GPUs of a job by node."""
+Placement = tuple[int, ...]  # GPUs of a job by node
 
 
 @dataclass(frozen=True)
@@ -125,10 +121,8 @@ class _Steps:
 
     batches: Mapping[Placement, tuple[Floats, Floats]]
     """Placement, in its first rotation -> (n,) batch of one GPU, ascending, and (n, 2) seconds: step, communication."""
-    points: Floats
-    """(m, 3) all that was measured: nodes, GPUs, batch of one GPU."""
-    seconds: Floats
-    """(m, 2) at each point."""
+    points: Floats  # (m, 3) all that was measured: nodes, GPUs, batch of one GPU
+    seconds: Floats  # (m, 2) at each point
 
     @cached_property
     def over_all(self) -> LinearNDInterpolator | None:
@@ -146,10 +140,8 @@ class _Steps:
 class StepCurves:
     """How long a step takes by placement and batch size, from a table like that of Pollux's simulator (OSDI'21)."""
 
-    steps: Mapping[str, _Steps] = field(repr=False)
-    """Application -> what was measured."""
-    node_gpus: int = 4
-    """GPUs of the nodes on which it was measured."""
+    steps: Mapping[str, _Steps] = field(repr=False)  # application -> what was measured
+    node_gpus: int = 4  # GPUs of the nodes on which it was measured
 
     def __contains__(self, model: str) -> bool:
         """Whether jobs of a model have a curve; those without are rigid."""

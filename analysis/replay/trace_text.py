@@ -13,10 +13,8 @@ import polars as pl
 from ...errors import InputError
 from ...store.importing.content import load
 
-LINE = "=line"
-"""The column of line numbers. Columns that begin with `=` are ours; no file may have one."""
-CALENDAR_S = 1e8
-"""Three years: a time beyond is one since 1970, as nothing in a trace begins so long after its start."""
+LINE = "=line"  # The column of line numbers. Columns that begin with `=` are ours; no file may have one.
+CALENDAR_S = 1e8  # three years: a time beyond is one since 1970, as nothing in a trace begins so long after its start
 UNKNOWN = (
     *("", "Unknown", "None", "N/A", "nan", "NaN", "NULL", "null", r"\N"),
     *("Partition_Limit", "UNLIMITED", "INVALID"),
@@ -35,8 +33,7 @@ class TraceText:
     file: str
     frame: pl.DataFrame
     notes: list[str] = field(default_factory=list)
-    place: str = "line"
-    """What the numbers in `LINE` count: lines of the file, or jobs of a list in it."""
+    place: str = "line"  # what the numbers in `LINE` count: lines of the file, or jobs of a list in it
 
     @property
     def names(self) -> list[str]:

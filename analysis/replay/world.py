@@ -86,26 +86,22 @@ KNOWLEDGE = ("exact", "estimate", "none")
 class Request:
     """What a user submitted, as a policy sees it. It can stand for the job in `beliefs.rates.speed`."""
 
-    number: int
-    """By which decisions name the job: its place in the trace; jobs of users are numbered on."""
+    number: int  # by which decisions name the job: its place in the trace; jobs of users are numbered on
     name: str
     submit_s: float
-    gpus: int
-    """Its own width."""
+    gpus: int  # its own width
     workload: str = ""
     model: str = ""
     limit_s: float | None = None
     widths: tuple[int, int] | None = None
     deadline_s: float | None = None
-    batch: int | None = None
-    """The batch size that it begins with."""
+    batch: int | None = None  # the batch size that it begins with
     modes: tuple[tuple[int | None, float], ...] = ()
     """(batch, seconds an epoch alone) of each of its regimes: which there are, not their order or length.
 
     () for a job whose pieces are not known.
     """
-    epochs: float | None = None
-    """In all; None for a job whose pieces are not known."""
+    epochs: float | None = None  # in all; None for a job whose pieces are not known
     stages: tuple[tuple[int, float], ...] = ()
     work_s: float | None = None
     """Seconds alone on GPUs of score 1: exact, or an estimate; None where `Beliefs.knowledge` is "none"."""
@@ -117,16 +113,12 @@ class Progress:
 
     attained_s: float = 0.0
     """Wall time for which it held GPUs, until `since_s`; from 0 again where it lost its work with a node."""
-    gpu_s: float = 0.0
-    """GPU-seconds that it held, until `since_s`; likewise."""
+    gpu_s: float = 0.0  # GPU-seconds that it held, until `since_s`; likewise
     since_s: float = 0.0
     """When its allocation last changed: it was given GPUs, or lost them. Of a job that never ran its submission."""
-    gpus: int = 0
-    """GPUs that it holds; 0: it waits."""
-    started: bool = False
-    """It has held GPUs before, or does."""
-    keeps_until_s: float = 0.0
-    """Until here it has not yet worked for as long as its last start or move cost."""
+    gpus: int = 0  # GPUs that it holds; 0: it waits
+    started: bool = False  # it has held GPUs before, or does
+    keeps_until_s: float = 0.0  # until here it has not yet worked for as long as its last start or move cost
     epochs_done: float = 0.0
     """For policies with `needs_progress`, as of now: epochs that are done, with the part of the one it is in."""
     regimes: tuple[tuple[int | None, float, float], ...] = ()
@@ -147,13 +139,11 @@ class Progress:
 class Beliefs:
     """What policies believe of the fleet and are told of jobs."""
 
-    rates: Rates
-    """The questions that the world answers, answered by believed scores and tables."""
+    rates: Rates  # the questions that the world answers, answered by believed scores and tables
     knowledge: str = "exact"
     """What is known of the work of jobs: "exact", "estimate" (times exp(N(0, error)), drawn once a job), or "none"."""
     error: float = 0.3
-    advised: Advised | None = None
-    """What `whorl advise` says of the nodes; None where nothing was measured."""
+    advised: Advised | None = None  # what `whorl advise` says of the nodes; None where nothing was measured
     usual: Mapping[str, Floats] | None = None
     """Class -> (gpus,) the believed score of the median GPU of the same board variant; None: 1 of all."""
 
@@ -174,37 +164,25 @@ class View:
 
     fleet: Fleet
     beliefs: Beliefs
-    options: Options
-    """Without failures and users, which are to come."""
-    random: Random
-    """The replay's stream of random numbers."""
-    up: NDArray[np.bool_]
-    """(gpus,) whether each is on a node that is up."""
-    rounds: bool = False
-    """Decisions are made at the edges of rounds."""
-    classes: frozenset[str] = frozenset()
-    """The classes that jobs of the trace have."""
-    widest: int = 1
-    """GPUs of the trace's widest job."""
+    options: Options  # without failures and users, which are to come
+    random: Random  # the replay's stream of random numbers
+    up: NDArray[np.bool_]  # (gpus,) whether each is on a node that is up
+    rounds: bool = False  # decisions are made at the edges of rounds
+    classes: frozenset[str] = frozenset()  # the classes that jobs of the trace have
+    widest: int = 1  # GPUs of the trace's widest job
     now_s: float = 0.0
     edge_s: float = float("inf")
     """The edge of the round after this one, which `Decision.again_s` may name; infinite without rounds."""
-    tenants: list[tuple[int, ...]] = field(default_factory=list)
-    """Of each GPU, the numbers of the jobs that hold it."""
+    tenants: list[tuple[int, ...]] = field(default_factory=list)  # of each GPU, the numbers of the jobs that hold it
     requests: Mapping[int, Request] = field(default_factory=dict)
     """Of all jobs in the system, waiting or running, by number, in the order in which they came."""
-    running: Mapping[int, Allocation] = field(default_factory=dict)
-    """What each running job holds."""
-    progress: Mapping[int, Progress] = field(default_factory=dict)
-    """Of all jobs in the system."""
-    arrived: list[int] = field(default_factory=list)
-    """Jobs that came since the last decision."""
+    running: Mapping[int, Allocation] = field(default_factory=dict)  # what each running job holds
+    progress: Mapping[int, Progress] = field(default_factory=dict)  # of all jobs in the system
+    arrived: list[int] = field(default_factory=list)  # jobs that came since the last decision
     ended: list[int] = field(default_factory=list)
     """Jobs that ended since then: their work is done or their limit was reached."""
-    lost: list[int] = field(default_factory=list)
-    """Jobs that lost a node since then, and wait."""
-    nodes_down: list[int] = field(default_factory=list)
-    """Nodes that went since then; some may be back (`up`)."""
+    lost: list[int] = field(default_factory=list)  # jobs that lost a node since then, and wait
+    nodes_down: list[int] = field(default_factory=list)  # nodes that went since then; some may be back (`up`)
     nodes_up: list[int] = field(default_factory=list)
 
     def waiting(self) -> list[int]:

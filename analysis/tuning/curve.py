@@ -23,11 +23,9 @@ from numpy.typing import NDArray
 
 from .search import FloatArray, Process
 
-SAME_LEVEL = 0.01
-"""Levels that differ by less than this count as one."""
+SAME_LEVEL = 0.01  # levels that differ by less than this count as one
 LEAST_LEVELS = 3
-SCATTERS = np.array([0.001, 0.0025, 0.005, 0.01, 0.02, 0.04])
-"""Of ln energy or ln time."""
+SCATTERS = np.array([0.001, 0.0025, 0.005, 0.01, 0.02, 0.04])  # of ln energy or ln time
 SPREAD = 0.005
 """How far GPUs are taken to differ in what a cap does (ln), beside the scatter. In Zeus's profiles of one job, the
 energies of four A40 changed by 2.3 % (standard deviation) differently from 300 W to any lower limit, those of two V100
@@ -42,8 +40,7 @@ class CappedRuns:
     """What was measured: the GPU, and the size of the work where that varies. Only runs of one unit are compared."""
     cap_w: FloatArray
     """The power cap that the run is like: its limit, or under a locked clock what it drew if that is less."""
-    energy_j: FloatArray
-    """Of a repetition."""
+    energy_j: FloatArray  # of a repetition
     time_s: FloatArray
     uncapped_w: FloatArray
     """The power above which a cap does nothing on this unit: the default limit, or what the work draws under it."""
@@ -64,12 +61,9 @@ class OwnCurve:
     """Energy and time over the level; `own_curve` makes one."""
 
     runs: int
-    levels: int
-    """How many levels were measured."""
-    lowest: float
-    """The lowest of them."""
-    uncapped_w: FloatArray
-    """Of each unit, as in `CappedRuns`."""
+    levels: int  # how many levels were measured
+    lowest: float  # the lowest of them
+    uncapped_w: FloatArray  # of each unit, as in `CappedRuns`
     energy: _Change
     time: _Change
 

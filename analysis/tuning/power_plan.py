@@ -25,26 +25,20 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-STEP_W = 5.0
-"""Limits of a plan are multiples of this."""
+STEP_W = 5.0  # limits of a plan are multiples of this
 WAITING, WAITING_RANGE = 0.45, (0.3, 0.6)
 """w: power of a GPU that waits for others over that at work (assumed), and the range that intervals take it from."""
-FULL_CLOCK = 0.98
-"""A GPU whose median clock is at least this share of its highest is not held down by its power limit."""
-MOST_NOISE = 0.003
-"""Standard deviation of ln time from run to run above which speeds of single runs give no plan."""
-FEWEST_GPUS = 3
-"""GPUs of the class under a limit that a curve needs."""
+FULL_CLOCK = 0.98  # a GPU whose median clock is at least this share of its highest is not held down by its power limit
+MOST_NOISE = 0.003  # standard deviation of ln time from run to run above which speeds of single runs give no plan
+FEWEST_GPUS = 3  # GPUs of the class under a limit that a curve needs
 BRAKED_SD, BRAKED_SHARE = 4.5, 0.03
 """A GPU is braked that is slower than the class's median by more than both: robust standard deviations, and a share."""
-FEWEST_BESIDE = 5
-"""GPUs at one limit that it takes to call one of them braked."""
+FEWEST_BESIDE = 5  # GPUs at one limit that it takes to call one of them braked
 _DRAWS = 2000
 _MAD_SD = 1.4826  # of normal values: standard deviation over median absolute deviation
 
 
-State = tuple[Floats, Floats]
-"""(draws, gpus) speed and reported power of the GPUs of a job."""
+State = tuple[Floats, Floats]  # (draws, gpus) speed and reported power of the GPUs of a job
 
 
 class PlanRefusal(StrEnum):
@@ -77,13 +71,10 @@ class StepGains:
 class SyncJob:
     """The GPUs of a job at their present limits: arrays of shape (gpus,)."""
 
-    speed: Floats
-    """1 / time of the work."""
-    power_w: Floats
-    """Reported power."""
+    speed: Floats  # 1 / time of the work
+    power_w: Floats  # reported power
     limit_w: Floats
-    held: Flags
-    """Whether the power limit holds the clock down."""
+    held: Flags  # whether the power limit holds the clock down
 
     @property
     def at_limit(self) -> bool:
@@ -98,12 +89,9 @@ class ClassRuns:
     `FEWEST_GPUS` or more ran under each limit, and all of them under limits up to the job's present ones or higher.
     """
 
-    limits_w: Floats
-    """(limits,) rising."""
-    speed: Floats
-    """(gpus, limits)."""
-    power_w: Floats
-    """(gpus, limits) reported."""
+    limits_w: Floats  # (limits,) rising
+    speed: Floats  # (gpus, limits)
+    power_w: Floats  # (gpus, limits) reported
 
     def noise(self) -> float:
         """The standard deviation of ln time from run to run, at most; NaN where too few GPUs ran under two limits.
@@ -230,10 +218,8 @@ class PowerPlan:
     """A limit for each GPU of a job, with what it does; or the reason why there is none."""
 
     refusal: PlanRefusal | None
-    limit_w: Floats | None = None
-    """(gpus,)"""
-    power_w: Floats | None = None
-    """(gpus,) the power that each will report at work."""
+    limit_w: Floats | None = None  # (gpus,)
+    power_w: Floats | None = None  # (gpus,) the power that each will report at work
     gains: StepGains | None = None
     """Against the present limits. Also of a plan that is refused because it gains nothing."""
 

@@ -34,10 +34,8 @@ from ...errors import InputError
 
 FloatArray: TypeAlias = NDArray[np.float64]
 
-LENGTHS = (0.3, 0.8, 2.0)
-"""Distances, as shares of a knob's range, over which a value stays alike: short, middle, long."""
-MOST_OWN_LENGTHS = 6
-"""With more axes than this all axes share one length: 3^7 combinations cost more than they tell."""
+LENGTHS = (0.3, 0.8, 2.0)  # distances, as shares of a knob's range, over which a value stays alike: short, middle, long
+MOST_OWN_LENGTHS = 6  # with more axes than this all axes share one length: 3^7 combinations cost more than they tell
 _PREFERENCE = 0.15
 _LEAST_AMPLITUDE = 0.3
 _LEAST_NOISE = 1e-5
@@ -124,27 +122,22 @@ def _matern(squared_distances: FloatArray) -> FloatArray:
 
 # -- the search --------------------------------------------------------------------------------------------------------
 
-Setting: TypeAlias = Mapping[str, float]
-"""The value of each knob by its name: {"power_limit_w": 500.0, "batch": 8.0}."""
+Setting: TypeAlias = Mapping[str, float]  # the value of each knob by its name: {"power_limit_w": 500.0, "batch": 8.0}
 
 Prior: TypeAlias = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 """From points (m, knobs), each knob scaled to [0, 1] by the position in its list, to the means to expect of ln energy
 (m,) and ln time (m,), each up to a constant."""
 
-MARGIN = 2.0
-"""How many standard deviations of the noise an answer keeps below the bound."""
+MARGIN = 2.0  # how many standard deviations of the noise an answer keeps below the bound
 FIRST_RANDOM = 2
-NEAR = 0.2
-"""The random first trials of a safe search lie within this distance of the default in every scaled knob."""
+NEAR = 0.2  # the random first trials of a safe search lie within this distance of the default in every scaled knob
 SAFE_PROBABILITY = 0.9
-LEAST_PROBABILITY = 0.5
-"""A safe search ends where no setting is left that holds the bound with this probability."""
+LEAST_PROBABILITY = 0.5  # a safe search ends where no setting is left that holds the bound with this probability
 MOST_CANDIDATES = 1500
 PRIOR_TRIALS = 6
 """A prior helps in budgets of this many trials or fewer; with more, the trials themselves say more than it does."""
 
-_OVER = 0.1
-"""How far over the bound, as ln, a failed trial counts at least."""
+_OVER = 0.1  # how far over the bound, as ln, a failed trial counts at least
 
 _Index: TypeAlias = tuple[int, ...]
 
@@ -166,24 +159,20 @@ class Trial:
     """A setting and what was measured there."""
 
     setting: Setting
-    energy_j: float | None = None
-    """Energy of a unit of work; None, as `time_s`, where the work could not run."""
-    time_s: float | None = None
-    """The time that the bound is on: of a repetition, or the latency of a batch."""
+    energy_j: float | None = None  # energy of a unit of work; None, as `time_s`, where the work could not run
+    time_s: float | None = None  # the time that the bound is on: of a repetition, or the latency of a batch
     noise: float | None = None
     """Standard deviation of ln energy and ln time in this trial, where whoever measured knows it."""
     ended_early: bool = False
     """It was over the bound and therefore not measured to its end: the figures are of its first part."""
-    failure: str | None = None
-    """Why the work could not run, in a sentence."""
+    failure: str | None = None  # why the work could not run, in a sentence
 
 
 @dataclass(frozen=True)
 class TimeBound:
     """The longest time that is allowed: one of the two is set. InputError otherwise."""
 
-    max_slowdown: float | None = None
-    """As a share of the default's time: 0.05 allows 5 % more than it."""
+    max_slowdown: float | None = None  # as a share of the default's time: 0.05 allows 5 % more than it
     max_time_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -211,8 +200,7 @@ class _Measured:
 class Search:
     """Looks for the setting of least energy within a bound on time, on the finite grid of some knobs."""
 
-    first_random = FIRST_RANDOM
-    """How many random settings follow the default."""
+    first_random = FIRST_RANDOM  # how many random settings follow the default
 
     def __init__(
         self,
@@ -235,8 +223,7 @@ class Search:
         """
         self.knobs, self.bound, self.noise = tuple(knobs), bound, noise
         self.safe, self.seed, self.prior = safe, seed, prior
-        self.trials: list[Trial] = []
-        """What was told, in its order."""
+        self.trials: list[Trial] = []  # what was told, in its order
         check_knobs(self.knobs)
         if not 0 < noise < 0.5:
             raise InputError(f"the noise of a trial is a share between 0 and 0.5, not {noise:g}")

@@ -26,14 +26,11 @@ from .search import FloatArray, Knob, Process, Setting, check_knobs, expected_im
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 SPECIAL_CHANCE = 0.2
-RANDOM_FIRST = 5
-"""So many trials after the default are drawn at random."""
+RANDOM_FIRST = 5  # so many trials after the default are drawn at random
 CANDIDATES, NEIGHBOURS = 1000, 200
 """So many settings are drawn for each trial, and so many more near the best: a few knobs anew, the others stay."""
-LEADERS = 3
-"""Neighbours are drawn of so many of the best settings."""
-TRIES = 10
-"""So many times are settings drawn before none is left."""
+LEADERS = 3  # neighbours are drawn of so many of the best settings
+TRIES = 10  # so many times are settings drawn before none is left
 _NOISES = (0.01, 0.1, 0.4)
 """Of a value, as shares of the standard deviation of all values: the one that makes these most probable is taken."""
 
@@ -182,12 +179,10 @@ class RunFigure:
     """A figure of runs, with its 95 % interval."""
 
     value: float
-    low: float | None
-    """None, as `high`, where each GPU has one run."""
+    low: float | None  # None, as `high`, where each GPU has one run
     high: float | None
     gpus: int
-    runs: int
-    """Of each GPU."""
+    runs: int  # of each GPU
 
 
 def mean_of_runs(values: npt.ArrayLike) -> RunFigure:

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from .search import FloatArray, TimeBound
 
-NOISE_PCT = 2.0
-"""A saving below this is noise in a sweep that was measured once for each setting."""
+NOISE_PCT = 2.0  # a saving below this is noise in a sweep that was measured once for each setting
 LABELS = ("gpu", "dataset", "network", "optimizer")
 _SETTINGS, _TIMES, _ENERGIES = (
     ("power_limit_w", "sm_clock_mhz", "window_name"),
@@ -51,8 +50,7 @@ _NEEDED = (
     "a sweep needs a column of settings (power_limit or sm_clock_mhz), one of times (time_s, time_ms or "
     "time_per_epoch), and one of energies (energy_j) or powers (average_power)"
 )
-_FAILED = ("", "nan", "n/a", "na", "none", "null")
-"""What stands for the time or energy of a setting that failed."""
+_FAILED = ("", "nan", "n/a", "na", "none", "null")  # what stands for the time or energy of a setting that failed
 _ALIKE = 0.4
 """How far, as a logarithm, most times of a setting are at most from their median if they are of one workload."""
 _Points = dict[tuple["SweptWorkload", float | None], dict[float, list[list[float]]]]
@@ -93,11 +91,9 @@ class SweepFile:
     """The sweeps of a file, one for each workload and batch size, in the order of the file."""
 
     path: str
-    knob: str
-    """power_limit_w or sm_clock_mhz."""
+    knob: str  # power_limit_w or sm_clock_mhz
     sweeps: tuple[MeasuredSweep, ...]
-    blank_rows: int
-    """Rows without a time or an energy: settings that failed."""
+    blank_rows: int  # rows without a time or an energy: settings that failed
     has_batches: bool
 
     @property
@@ -116,8 +112,7 @@ class SweepChoice:
     sweep: MeasuredSweep
     chosen: int
     zeus: int | None
-    bound_met: bool
-    """Whether a setting meets the bound; if none does, the default is chosen."""
+    bound_met: bool  # whether a setting meets the bound; if none does, the default is chosen
 
     def saved_pct(self, place: int | None) -> float | None:
         """How much less energy than at the default a setting takes, in per cent; negative: more."""

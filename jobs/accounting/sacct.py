@@ -34,8 +34,7 @@ SAVE = (
 )
 """A command whose output whorl reads."""
 NO_GPU, NEVER_BEGAN, STEP, AGAIN = "without a GPU", "that never began", "steps", "that the file has twice"
-SHARDS = r"(?:^|,)gres/(?:shard|mps)(?::[^=,]+)?=[1-9]"
-"""In AllocTRES: parts of GPUs."""
+SHARDS = r"(?:^|,)gres/(?:shard|mps)(?::[^=,]+)?=[1-9]"  # in AllocTRES: parts of GPUs
 _WIDEST = 2**53  # of energy: above it a number says "unknown"
 _MOST_GPUS = 10_000_000  # no cluster has them, and the tables could not hold more
 _KEY = ["cluster", "allocation"]

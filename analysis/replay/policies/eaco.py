@@ -23,16 +23,11 @@ from ..tables import JobType
 from ..world import Request, View
 from .policy import Decision, Policy
 
-EPOCHS = 20
-"""A job whose epochs are not known is looked at again as if it had so many."""
-SOONEST_S = 1.0
-"""From one look at a pair to the next."""
-WATCH_S = 60.0
-"""The same after a pair has been kept, while a batch size may still change."""
-LOOKED_AT = 64
-"""Jobs of the queue for which GPUs are sought: in a long queue, those behind them wait."""
-ROUNDING = 1e-9
-"""Relative: predictions that differ by less are equal."""
+EPOCHS = 20  # a job whose epochs are not known is looked at again as if it had so many
+SOONEST_S = 1.0  # from one look at a pair to the next
+WATCH_S = 60.0  # the same after a pair has been kept, while a batch size may still change
+LOOKED_AT = 64  # jobs of the queue for which GPUs are sought: in a long queue, those behind them wait
+ROUNDING = 1e-9  # relative: predictions that differ by less are equal
 
 
 @dataclass(frozen=True)
@@ -41,12 +36,10 @@ class Sharing:
 
     deadline_slack: float = 1.25
     """A job that states no deadline is to end within so many times its time alone, from its submission on."""
-    pair_at_least: float = 1.1
-    """The least sum of the shares of their solo speeds that the jobs on a GPU keep."""
+    pair_at_least: float = 1.1  # the least sum of the shares of their solo speeds that the jobs on a GPU keep
     alpha: float = 1.0
     """The weight of the energy of work; 1 - alpha is that of the time of an epoch, and 0 shares nothing."""
-    most_jobs: int = 2
-    """On a GPU. The share that a job keeps beside several is the product of those beside each."""
+    most_jobs: int = 2  # On a GPU. The share that a job keeps beside several is the product of those beside each.
 
     def __post_init__(self) -> None:
         if not self.deadline_slack >= 1:
@@ -65,20 +58,16 @@ class _Mark(NamedTuple):
     regimes: int
     work_s: float
     busy_s: float
-    edge: float
-    """Epochs done when it has finished one: what was seen until then is learnt."""
+    edge: float  # epochs done when it has finished one: what was seen until then is learnt
 
 
 @dataclass(slots=True)
 class _Trial:
     """Jobs that share GPUs, and when they are looked at again."""
 
-    marks: dict[int, _Mark]
-    """In the order in which they came to the GPUs."""
-    learnt: bool = False
-    """Each has finished an epoch."""
-    must_part: bool = False
-    """They may not go on, but no GPU is free: the last that came leaves as soon as one is."""
+    marks: dict[int, _Mark]  # in the order in which they came to the GPUs
+    learnt: bool = False  # each has finished an epoch
+    must_part: bool = False  # they may not go on, but no GPU is free: the last that came leaves as soon as one is
     again_s: float = math.inf
 
 
@@ -279,10 +268,8 @@ class _Floor:
     """Who holds which GPUs, with the changes of a decision that is being made."""
 
     def __init__(self, view: View) -> None:
-        self.jobs: dict[tuple[int, ...], tuple[int, ...]] = {}
-        """The GPUs that jobs hold together -> the jobs."""
-        self.free: dict[int, set[int]] = {}
-        """Node -> its free GPUs; only nodes that have some."""
+        self.jobs: dict[tuple[int, ...], tuple[int, ...]] = {}  # the GPUs that jobs hold together -> the jobs
+        self.free: dict[int, set[int]] = {}  # node -> its free GPUs; only nodes that have some
         self._node = view.fleet.node.tolist()
         for number, allocation in view.running.items():
             self.jobs[allocation.gpus] = (*self.jobs.get(allocation.gpus, ()), number)

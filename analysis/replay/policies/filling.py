@@ -20,8 +20,7 @@ from ..world import Request, View
 from .policy import Decision, Policy
 
 Granted = Callable[[tuple[int, ...]], Allocation]
-LEAST = 0.05
-"""A guest must get this share of each GPU, or it waits."""
+LEAST = 0.05  # a guest must get this share of each GPU, or it waits
 
 
 class Filling(Policy):

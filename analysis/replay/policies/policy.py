@@ -37,24 +37,20 @@ class Policy:
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
     aliases: ClassVar[tuple[str, ...]] = ()
-    note: ClassVar[str] = ""
-    """What the figures of this policy rest on, as a sentence beside the answer."""
+    note: ClassVar[str] = ""  # what the figures of this policy rest on, as a sentence beside the answer
     round_s: ClassVar[float | None] = None
     """The rounds that it is made for: those of all rows of a study, unless the user says otherwise; with `start_s`."""
-    start_s: ClassVar[float] = 0.0
-    """What every start costs then (`Options.start_s`)."""
+    start_s: ClassVar[float] = 0.0  # what every start costs then (`Options.start_s`)
     nodes_sleep: ClassVar[bool] = False
     """It counts on nodes that sleep without jobs: in a study they do in all rows, if the power of a node is known."""
     by_rounds: bool = False
     """Decides at the edges of rounds (`Options.round_s`), unless `Options.rounds` says otherwise."""
-    knowledge: str = "none"
-    """What it needs to know of the work of jobs: "exact" (an estimate will do), or "none"."""
+    knowledge: str = "none"  # what it needs to know of the work of jobs: "exact" (an estimate will do), or "none"
     needs_progress: ClassVar[bool] = False
     """Before each decision the engine writes epochs, regimes and work left into `view.progress`."""
     blind: ClassVar[bool] = False
     """Looks at no scores: beside itself without scores it gains nothing, and needs no such control."""
-    whole: ClassVar[bool] = True
-    """A whole scheduler; False for placements, which a scheduler (fifo, las, srtf) orders."""
+    whole: ClassVar[bool] = True  # a whole scheduler; False for placements, which a scheduler (fifo, las, srtf) orders
 
     def begin(self, view: View) -> None:
         """Called once, before the first decision; there are no jobs yet."""

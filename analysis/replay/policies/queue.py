@@ -30,8 +30,7 @@ from ..jobs import Allocation
 from ..world import Request, View
 from .policy import Decision, Policy
 
-EDGE = 1e-9
-"""Of a round: what lies that little after an edge is at it."""
+EDGE = 1e-9  # of a round: what lies that little after an edge is at it
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,9 @@ class Scheduler:
     summary: str
     key: Callable[[Request, float], float]
     """`key(request, attained_s)`; attained is the wall time for which the job has held GPUs."""
-    preempts: bool = False
-    """A job may be stopped for one that is served before it."""
-    by_rounds: bool = False
-    """The order changes while nothing happens, so decisions need rounds."""
-    knowledge: str = "none"
-    """What it needs to know of the work of jobs (`Policy.knowledge`)."""
+    preempts: bool = False  # a job may be stopped for one that is served before it
+    by_rounds: bool = False  # the order changes while nothing happens, so decisions need rounds
+    knowledge: str = "none"  # what it needs to know of the work of jobs (`Policy.knowledge`)
 
 
 def _remaining(request: Request, attained_s: float) -> float:
@@ -77,14 +73,12 @@ def find_scheduler(name: str) -> Scheduler:
     raise InputError(f"no scheduler is named {name!r}; there are {', '.join(row.name for row in SCHEDULERS)}")
 
 
-Held: TypeAlias = dict[int, tuple[int, ...]]
-"""GPUs by the number of the job."""
+Held: TypeAlias = dict[int, tuple[int, ...]]  # GPUs by the number of the job
 
 Key: TypeAlias = Any
 """A scheduler's key; where patience ends, after whether the job has any left. One kind in one replay."""
 
-Entry: TypeAlias = tuple[Key, int]
-"""A job by its key and number: entries sort as jobs are served."""
+Entry: TypeAlias = tuple[Key, int]  # a job by its key and number: entries sort as jobs are served
 
 
 class Queued(Policy):

@@ -122,8 +122,7 @@ class FinishTimeFair(_ByWork):
         return -(view.now_s - request.submit_s + self.left_s(view, request)) / request.work_s
 
 
-DEMOTED_AT_GPU_S = 16 * 3600.0
-"""GPU-seconds after which a job goes to the second queue."""
+DEMOTED_AT_GPU_S = 16 * 3600.0  # GPU-seconds after which a job goes to the second queue
 
 
 class Tiresias(Policy):
@@ -138,8 +137,7 @@ class Tiresias(Policy):
     blind = True
 
     def __init__(self) -> None:
-        self._second: dict[int, None] = {}
-        """The jobs of the second queue, in its order."""
+        self._second: dict[int, None] = {}  # the jobs of the second queue, in its order
 
     def decide(self, view: View) -> Decision:
         """Jobs in the order of the queues, as long as they fit."""

@@ -38,10 +38,8 @@ LOGS = np.log(np.maximum(POINTS, 1e-6))
 GAP = 1e-3
 """A plan is proven to be this near to the best one, as a share. No wall time limits it, so plans are the same on
 every machine."""
-NODE_LIMIT = 100
-"""Nodes of the tree of branches; after them the best plan so far is taken."""
-_INFEASIBLE = 2
-"""As `scipy.optimize.milp` numbers it."""
+NODE_LIMIT = 100  # nodes of the tree of branches; after them the best plan so far is taken
+_INFEASIBLE = 2  # as `scipy.optimize.milp` numbers it
 
 
 class SolverError(Exception):
@@ -55,24 +53,18 @@ class Window:
     gpus: int
     rounds: int = 20
     round_s: float = 120.0
-    makespan_weight: float = 1e-3
-    """The paper's k: the utility that a second of makespan costs."""
+    makespan_weight: float = 1e-3  # the paper's k: the utility that a second of makespan costs
 
 
 @dataclass(frozen=True)
 class Candidates:
     """The jobs to be planned, all (jobs,)."""
 
-    widths: Ints
-    """GPUs."""
-    epochs: Floats
-    """Of the whole job."""
-    done: Floats
-    """Epochs that are done, whole ones."""
-    epoch_s: Floats
-    """Seconds of an epoch."""
-    left_s: Floats
-    """Seconds of work left, as forecast."""
+    widths: Ints  # GPUs
+    epochs: Floats  # of the whole job
+    done: Floats  # epochs that are done, whole ones
+    epoch_s: Floats  # seconds of an epoch
+    left_s: Floats  # seconds of work left, as forecast
 
 
 def schedule(
@@ -215,14 +207,11 @@ def _solve(
     return solution
 
 
-ROUNDS_KEPT = 8
-"""A plan is made anew after so many rounds, and at an arrival or an end."""
+ROUNDS_KEPT = 8  # a plan is made anew after so many rounds, and at an arrival or an end
 PARAMETERS = {32: (1e-3, 12.0), 64: (10.0, 5.0), 128: (1e-3, 15.0), 256: (1e5, 5.0)}
 """By GPUs of the fleet, the nearest: k, the weight of a second of makespan; lambda, by which a late job weighs more."""
-SHORT_POWER = 100.0
-"""Stands for lambda where a job has less than a round left."""
-MOST_WEIGHT = 1e6
-"""Costs further apart than that are beyond the precision of the solver."""
+SHORT_POWER = 100.0  # stands for lambda where a job has less than a round left
+MOST_WEIGHT = 1e6  # costs further apart than that are beyond the precision of the solver
 
 
 @dataclass(frozen=True)
@@ -232,10 +221,8 @@ class Course:
     epochs: int
     epoch_s: Mapping[int | None, float]
     """By batch size, seconds of an epoch. Those that the job will have are known, their order is not."""
-    observed: Mapping[int | None, int]
-    """By batch size, epochs seen: those done, and the one that runs."""
-    batch: int | None
-    """Of the epoch that runs."""
+    observed: Mapping[int | None, int]  # by batch size, epochs seen: those done, and the one that runs
+    batch: int | None  # of the epoch that runs
 
     @classmethod
     def of(cls, request: Request, progress: Progress) -> Course:
@@ -292,8 +279,7 @@ class FairFinish:
     def __init__(self, first_round: int, finish_s: float) -> None:
         self.first_round = self.last_round = first_round
         self.finish_s = finish_s
-        self.total = 0.0
-        """Sum of the forecasts before the last one, each times the rounds for which it stood."""
+        self.total = 0.0  # sum of the forecasts before the last one, each times the rounds for which it stood
 
     def forecast(self, at_round: int, finish_s: float) -> None:
         """Takes the forecast of a later round."""
@@ -309,8 +295,7 @@ class FairFinish:
         return 0.9 * mean + 0.1 * self.finish_s
 
 
-Seconds = Mapping[int, float]
-"""By job, seconds of work left on GPUs of score 1, as forecast."""
+Seconds = Mapping[int, float]  # by job, seconds of work left on GPUs of score 1, as forecast
 
 
 class Shockwave(Policy):
@@ -320,17 +305,14 @@ class Shockwave(Policy):
     summary = "plans 20 rounds ahead for efficiency and fairness, with forecast batch sizes (Shockwave, NSDI'23)"
     by_rounds = True
     needs_progress: ClassVar[bool] = True
-    round_s: ClassVar[float] = 120.0
-    """Of the published simulation, and so of all rows beside it, like `start_s`."""
-    start_s: ClassVar[float] = 20.0
-    """What a job loses that did not run in the round before."""
+    round_s: ClassVar[float] = 120.0  # of the published simulation, and so of all rows beside it, like `start_s`
+    start_s: ClassVar[float] = 20.0  # what a job loses that did not run in the round before
 
     def begin(self, view: View) -> None:
         """Takes the parameters for a fleet of this size."""
         self.makespan_weight, self.power = PARAMETERS[min(PARAMETERS, key=lambda gpus: abs(gpus - len(view.fleet)))]
         self.fair: dict[int, FairFinish] = {}
-        self.plan: dict[int, list[int]] = {}
-        """By job, whether it runs (1) in each round from `planned_round` on."""
+        self.plan: dict[int, list[int]] = {}  # by job, whether it runs (1) in each round from `planned_round` on
         self.planned_round = 0
         self.weights: dict[int, float] = {}
 
