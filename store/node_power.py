@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from .vocabulary import PowerMeter, PowerOf
 
-DCMI = re.compile(r"Instantaneous power reading *:[ \t]*([0-9]+)[ \t]*Watts")
-"""The power in what `ipmitool dcmi power reading` prints."""
+DCMI = re.compile(r"(?:Instantaneous power reading|Current Power) *:[ \t]*([0-9]+)[ \t]*Watts")
+"""The power in what `ipmitool dcmi power reading` and FreeIPMI's `ipmi-dcmi` print."""
 _INACTIVE = re.compile(r"Power reading state is *:[ \t]*deactivated")
 
 

@@ -274,6 +274,9 @@ def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path) -> None:
     if re.match(r"\s*(?:\{|\[\s*(?:\{|$))", header):
         raise InputError(f"{path} is JSON of no known format; export it as CSV or Parquet")
     delimiter = max(",;\t", key=header.count)
+    if header.endswith(delimiter) and table["text"].str.ends_with(delimiter).all():  # a script puts one behind each
+        table = table.with_columns(pl.col("text").str.strip_suffix(delimiter))
+        header = table["text"][0]
     if option is None:
         sheet.names = _columns(_split(header, delimiter, path), path)
         table = table.slice(1)

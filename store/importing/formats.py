@@ -98,8 +98,9 @@ _OTHERS = (
         "nvidia-smi -q",
     ),
     (
-        r"^#\s+size\s+count\s+type\s+redop\b",
-        "what nccl-tests prints, which is of several GPUs together; of single ones, run nvbandwidth --json",
+        r"^#\s+size\s+count\s+type\s+redop\b|^HPLinpack |^T/V +N +NB |^ ?Prog= .*N_left=",
+        "what nccl-tests or HPL prints, which is of several GPUs together; of single ones, run nvbandwidth --json or "
+        "gpu_burn",
     ),
     (
         r"^\| Diagnostic +\| Result|\A\s*\{\s*\"DCGM (?:GPU )?Diagnostic\"",
@@ -113,6 +114,14 @@ _OTHERS = (
     (
         r"\AGPU [0-9]+: .*\(UUID: ",
         "what nvidia-smi -L prints, which has no measurements; save nvidia-smi -q, which names the GPUs, too",
+    ),
+    (
+        r"^\[CUDA Bandwidth Test\]",
+        "what CUDA's bandwidthTest prints, which does not say which GPU it is of; run nvbandwidth --json instead",
+    ),
+    (
+        r"^[^|\n]+\| *[0-9.]+ *\|? *Watts *\|",
+        "what ipmitool prints of sensors; save ipmitool dcmi power reading, or write a CSV with time, node, power [W]",
     ),
     (
         r"\A(?:\w+\|)*JobID(?:Raw)?\||\A\s*\{[\s\S]*\"derived_exit_code\"",

@@ -17,6 +17,7 @@ from ..names import known_gpu
 from .content import LINE, RECORD, Sheet
 from .meanings import BOARD, Bound
 from .options import typed
+from .times import EARLY, LATE, add_instants
 from .values import is_placeholder, stated
 
 _HEX = "[0-9a-fA-F]"
@@ -43,16 +44,19 @@ def row_texts(sheet: Sheet) -> pl.Series:
     return sheet.frame.select(pl.concat_str(names, separator="\x1f")).to_series()
 
 
-def drop_duplicates(sheet: Sheet) -> None:
+def drop_duplicates(sheet: Sheet, *, stamps: str = "") -> None:
     """Drop rows that repeat an earlier row in all fields, and count them as duplicates.
 
-    Only whole rows are compared: two runs that differ in any field are two runs.
+    Only whole rows are compared: two runs that differ in any field are two runs. Where the column `stamps` has a time
+    in an hour that occurs twice, equal rows may be of two times, and stay.
     """
     if sheet.frame.drop(LINE).hash_rows().is_unique().all():  # the texts of all rows need much memory
         return
-    first = row_texts(sheet).is_first_distinct()
-    sheet.duplicates += sheet.frame[LINE].filter(~first).to_list()
-    sheet.frame = sheet.frame.filter(first)
+    again = sheet.frame.filter(~row_texts(sheet).is_first_distinct())
+    if stamps:
+        again = add_instants(again, stamps, sheet.options.time_zone).filter(pl.col(EARLY).eq_missing(pl.col(LATE)))
+    sheet.duplicates += again[LINE].to_list()
+    sheet.frame = sheet.frame.filter(~pl.col(LINE).is_in(again[LINE].implode()))
 
 
 def of_runs(sheet: Sheet) -> None:

@@ -33,7 +33,7 @@ def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:
     bound = sheet.bound
     # Of readings without times, equal ones follow each other.
     if "timestamp" in bound:
-        identity.drop_duplicates(sheet)
+        identity.drop_duplicates(sheet, stamps=bound["timestamp"].column)
     if sheet.layout == "mapped":
         _of_one_metric(sheet)
     _join_reasons(sheet)

@@ -32,6 +32,7 @@ _OFFSET = r"(?:Z|[+-](?:0[0-9]|1[0-4]):?[0-5][0-9])"
 _CIVIL = (
     r"^(?:19[7-9][0-9]|20[0-9]{2})-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?" + f"(?:{_OFFSET})?$"
 )
+_DAY_FIRST = r"^([0-9]{2})\.([0-9]{2})\.([0-9]{4}),? "  # where a date has points, nobody writes the month first
 _NO_ZONE = "time-zone={}: there is no such time zone; an example is Europe/Berlin"
 
 _PIECE = 1 << 20  # rows that are read at once
@@ -51,10 +52,10 @@ def times(sheet: Sheet, bound: Bound, *, minus_one: bool, stream: bool, after: s
     """Parse a column of time stamps into `parsed(meaning)`: nanoseconds since 1970, UTC, without zone.
 
     Known are UNIX times in s, ms, us or ns (told apart by their size, which cannot be mistaken between 2001 and 2286),
-    `YYYY/MM/DD hh:mm:ss.fff` and ISO 8601. A time without a zone is one of `options.time_zone`. In a `stream`, rows
-    follow each other in time, and each must have a time. Of two equal hours, as clocks go back, it is the first, but in
-    a stream the second where the time stamps go back, and where the first is before the time in the column `after`.
-    Raises InputError.
+    `YYYY/MM/DD hh:mm:ss.fff`, `DD.MM.YYYY hh:mm:ss` and ISO 8601. A time without a zone is one of `options.time_zone`.
+    In a `stream`, rows follow each other in time, and each must have a time. Of two equal hours, as clocks go back, it
+    is the first, but in a stream the second where the time stamps go back, and where the first is before the time in
+    the column `after`. Raises InputError.
     """
     meaning, name, time_zone = bound.meaning, bound.column, sheet.options.time_zone
     unknown, stamp = pl.col(missing(meaning)), pl.col(EARLY)
@@ -97,6 +98,7 @@ def _instants(texts: pl.DataFrame, time_zone: str) -> pl.DataFrame:
     """The columns that `add_instants` adds, of a column of texts."""
     column = pl.col(texts.columns[0])
     text = column.str.replace_all("/", "-", literal=True).str.replace("T", " ", literal=True)
+    text = text.str.replace(_DAY_FIRST, "${3}-${2}-${1} ")
     text = pl.when(text.str.contains(_CIVIL)).then(text.str.replace(",", ".", literal=True))
     clock = text.str.replace(f"{_OFFSET}$", "").str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="ns", strict=False)
     zone = text.str.extract(f"({_OFFSET})$", 1).str.replace("Z", "+0000").str.replace(":", "")

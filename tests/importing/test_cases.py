@@ -236,6 +236,29 @@ KINDS = {
         "select gpu, round(value, 2) from results where figure = 'time' order by value",
         [("n1:0", 19.61), ("n1:0", 20.0)],
     ),
+    "dates with points, and a delimiter behind each line": (
+        f"timestamp;uuid;power.draw [W];\n20.11.2026 10:00:00;{UUID.format(1)};61;\n",
+        "select power_mw, strftime(ts, '%m-%d %H') from telemetry",
+        [(61_000, "11-20 10")],
+    ),
+    "readings of dcgmi dmon below what date prints": (
+        "".join(f"Fri Nov 20 10:00:{second}0 UTC 2026\n#Entity   POWER\nID        W\nGPU 0     6{second}.5\n"
+                f"GPU 0     7{second}.5\n" for second in range(2)),
+        "select gpu, power_mw, strftime(ts, '%S') from telemetry order by ts",
+        [("n1:0", 60_500, "00"), ("n1:0", 70_500, "01"), ("n1:0", 61_500, "10"), ("n1:0", 71_500, "11")],
+    ),
+    "readings of nvidia-smi dmon below what date prints": (
+        "".join(f"2026-11-20T10:00:{second}0+01:00\n# gpu pwr gtemp\n# Idx W C\n 0 6{second} 40\n 1 7{second} 40\n"
+                for second in range(2)),
+        "select gpu, power_mw, strftime(ts, '%H:%S') from telemetry order by ts, gpu",
+        [("n1:0", 60_000, "09:00"), ("n1:1", 70_000, "09:00"), ("n1:0", 61_000, "09:10"), ("n1:1", 71_000, "09:10")],
+    ),
+    "what FreeIPMI prints": (
+        "Fri Nov 20 10:00:00 UTC 2026\nCurrent Power                        : 812 Watts\n"
+        "Minimum Power over sampling duration : 20 watts\nPower Measurement                    : Active\n",
+        "select node, power_mw, strftime(ts, '%H') from node_power",
+        [("n1", 812_000, "10")],
+    ),
     "the driver's number in jobstats": (
         f"nvidia_gpu_power_usage_milliwatts{{{JOBSTATS}}} 250000\nnvidia_gpu_jobId{{{JOBSTATS}}} 77\n",
         "select name, model, job_id from gpus_now join jobs using (gpu)",

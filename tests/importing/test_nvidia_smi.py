@@ -196,6 +196,8 @@ def test_the_hour_that_is_skipped_and_the_one_that_comes_twice(write: Write, par
     times = zoned(write, parse, "Europe/Berlin", *twice)
     assert times == sorted(times)
     assert [(t.hour, t.minute) for t in times] == [(23, 30), (0, 10), (0, 50), (1, 10), (1, 50), (2, 30)]
+    equal = parse(write("timestamp, temperature.gpu", [[c, 40] for c in twice]), time_zone="Europe/Berlin")
+    assert equal.frame["ts"].to_list() == times
 
 
 @pytest.mark.long(short=2)

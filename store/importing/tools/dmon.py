@@ -1,9 +1,9 @@
 """`dcgmi dmon` and `nvidia-smi dmon`: a line for each GPU and reading, under a header of short names that comes again.
 
 dcgmi prints no times, and nvidia-smi dmon only with -o. They may stand in front of each line (`dcgmi dmon ... | ts
-%.s`), or follow from --at and --every. Columns of nvidia-smi depend on -s and the driver; --format csv puts commas
-between them. Not stored are its rxpci and txpci, which are of the last 20 ms only, and sbecc and dbecc, which are of
-the GPU's life.
+%.s`) or in a line of their own before the readings (`date; dcgmi dmon -c 1`), or follow from --at and --every. Columns
+of nvidia-smi depend on -s and the driver; --format csv puts commas between them. Not stored are its rxpci and txpci,
+which are of the last 20 ms only, and sbecc and dbecc, which are of the GPU's life.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ....errors import InputError
 from ..lines import written
 from ..meanings import LOST_MARKS, labelled, of_field, split_label
 from ..rows import Rows, Value
-from ..times import Times
+from ..times import NS, Times, instant, text_of_ns
 
 DCGMI, NVIDIA_SMI = "dcgmi dmon", "nvidia-smi dmon"
 
@@ -45,6 +45,7 @@ _COLUMNS = {
     "dram": "dram_active [%]", "fp64": "fp64_active [%]", "fp32": "fp32_active [%]", "fp16": "fp16_active [%]",
 }  # fmt: skip
 _OF_LOST = re.compile(rf"\s\[?({'|'.join(LOST_MARKS)})\]?\s*$", re.IGNORECASE)
+_MAY_BE_TIME = re.compile(r"\s*(?:[A-Z][a-z]{2}\b|\S+\s*$|[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.,]+\s*$)")
 _INSTANCE = ("mig", "gi", "ci", "gi-id", "ci-id")
 _NO_METRIC = ("date", "time", _XID, *_INSTANCE)
 _GPU_HEADER = re.compile(r"(?:^|[\s\]])#\s*(?:date[\s,]+)?(?:time[\s,]+)?gpu[\s,]+(?!pid\b)\S", re.IGNORECASE)
@@ -57,6 +58,7 @@ class _Log:
     def __init__(self, rows: Rows) -> None:
         self.rows, self.times = rows, Times(rows)
         self._sweep, self._entities = 0, set[str]()  # the number of the present sweep, and what was in it so far
+        self._began: int | None = None  # ns since 1970: of the first sweep, where a line before it says its time
         self.parent: str | None = None  # the GPU whose line came last: dcgmi prints the instances of a GPU behind it
         self.names: list[str] = []
         self.labels: list[str] = []
@@ -73,7 +75,11 @@ class _Log:
         if len(fields) != len(self.names):
             self.rows.refuse(line, f"it has {len(fields)} values, but the header names {len(self.names)}")
             return None
-        stamp_text = self.times.of(clock or before, self._sweep)
+        if self._began is None or clock or before.strip():
+            stamp_text = self.times.of(clock or before, self._sweep)
+        else:
+            step_s = self.rows.options.every or self.rows.step_s or 0.0
+            stamp_text = text_of_ns(self._began + round(self._sweep * step_s * NS))
         if stamp_text is None:
             self.rows.refuse(line, "it has no readable time")
             return None
@@ -81,6 +87,14 @@ class _Log:
         columns = {label: text for name, label, text in zip(self.names, self.labels, texts, strict=True)
                    if name not in _NO_METRIC}  # fmt: skip
         return self.rows.add(line, {"timestamp": stamp_text, **columns, **values})
+
+    def begins_at(self, text: str) -> bool:
+        """Whether a line is a time and nothing else, as `date` prints it: the sweeps behind it begin then."""
+        if not _MAY_BE_TIME.match(text) or (stamp := self.times.of(text, 0)) is None:
+            return False
+        self._began = instant(stamp, self.rows.options.time_zone, "the time")
+        self._sweep, self._entities = 0, set()
+        return True
 
 
 def read_dcgmi(text: str, rows: Rows) -> None:
@@ -96,7 +110,7 @@ def read_dcgmi(text: str, rows: Rows) -> None:
             continue
         elif _MESSAGE.search(content):
             messages[" ".join(content.split())[:200]] = None
-        elif re.search("[0-9]", content):
+        elif re.search("[0-9]", content) and not log.begins_at(content):
             rows.refuse(line, f"it is no reading of {DCGMI}")
     if messages and not len(rows):
         raise InputError(f"{rows.file} has no readings; {DCGMI} said: {next(iter(messages))}")
@@ -162,6 +176,8 @@ def read_nvidia_smi(text: str, rows: Rows) -> None:
                 _reading(log, line, content[: lost.start()], lost[1])
             else:
                 rows.message(line, content)
+        elif log.begins_at(content):
+            continue
         elif log.names:
             _reading(log, line, content)
         else:
