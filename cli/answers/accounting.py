@@ -65,9 +65,7 @@ def import_jobs(store: Store | str | Path, **options: Unpack[JobOptions]) -> Rep
         clear=options.get("clear", False),
     )
     report = importing.import_jobs(store, sources)
-    return Reply(
-        report, report.as_dict, lambda: Document("", list(_answer(report))), rows=RowList(""), notes=report.notes
-    )
+    return Reply(report, importing.ImportReport.as_dict, _document, rows=RowList(""), notes=report.notes)
 
 
 def refusals(report: ImportReport) -> Iterable[str]:
@@ -76,6 +74,10 @@ def refusals(report: ImportReport) -> Iterable[str]:
         yield f"{report.source}: refused {first_of('line', lines)}: {reason}"
     for reason, names in report.tags_refused.items():
         yield f"refused {first_of('tag', names)}: {reason}"
+
+
+def _document(report: ImportReport) -> Document:
+    return Document("", list(_answer(report)))
 
 
 def _answer(report: ImportReport) -> Iterable[str]:

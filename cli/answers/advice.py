@@ -6,7 +6,7 @@ import shlex
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from functools import partial, wraps
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from ...analysis.placement import AdviceOptions, NodeEvidence, gpu_rows, node_rows
@@ -39,7 +39,7 @@ _LONGEST = 60_000  # characters that a page shows
 def advise(*arguments: Any, **options: Any) -> Reply[Steering]:
     """The advice, of the same arguments."""
     advised = steering.advise(*arguments, **options)
-    return Reply(advised, partial(mapping, advised), partial(document, advised), rows=RowList("nodes", NodeEvidence))
+    return Reply(advised, mapping, document, rows=RowList("nodes", NodeEvidence))
 
 
 class Advisor:

@@ -84,13 +84,11 @@ def plan_campaign(store: Store | str | Path, *names: str, **options: Unpack[Camp
     scheduler, submit = find_scheduler(options.get("scheduler")), submit_options(options)
     hours = _hours(options.get("budget"))
     plan = coverage.plan_campaign(store, campaign_choice(names, options), scheduler=scheduler, options=submit)
-    return Reply(
-        plan,
-        partial(documents.plan_mapping, plan, submit, hours),
-        partial(documents.plan_document, plan, submit, hours, named=options.get("campaign") is not None),
-        rows=RowList("unavailable"),
-        notes=_notes(scheduler),
+    mapping = partial(documents.plan_mapping, options=submit, budget_h=hours)
+    document = partial(
+        documents.plan_document, options=submit, budget_h=hours, named=options.get("campaign") is not None
     )
+    return Reply(plan, mapping, document, rows=RowList("unavailable"), notes=_notes(scheduler))
 
 
 def run_campaign(store: Store | str | Path, *names: str, **options: Unpack[RunOptions]) -> Reply[CampaignStatus]:
@@ -190,13 +188,8 @@ def _stated(**options: Any) -> dict[str, Any]:
 def _status(
     status: CampaignStatus, store: Store | str | Path, scheduler: Scheduler, *, all_nodes: bool = False
 ) -> Reply[CampaignStatus]:
-    return Reply(
-        status,
-        partial(documents.status_mapping, status),
-        partial(documents.status_document, status, folder(store), all_nodes=all_nodes),
-        rows=RowList("by_node"),
-        notes=_notes(scheduler),
-    )
+    document = partial(documents.status_document, store=folder(store), all_nodes=all_nodes)
+    return Reply(status, documents.status_mapping, document, rows=RowList("by_node"), notes=_notes(scheduler))
 
 
 def _notes(scheduler: Scheduler) -> list[str]:

@@ -85,7 +85,7 @@ def check(
         sentence = f"no answer within {checking.time_limit_s:g} s: a driver call may hang, or the store be slow"
         result = NodeCheck(result.node, result.limits, says=[sentence], failed=True)
     result.seconds = time.monotonic() - checking.began_s
-    return Reply(result, result.mapping, result.document, rows=RowList("gpus", GpuCheck))
+    return Reply(result, NodeCheck.mapping, NodeCheck.document, rows=RowList("gpus", GpuCheck))
 
 
 @dataclass

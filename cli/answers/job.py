@@ -62,15 +62,11 @@ def show_job(store: Store | str | Path, *, fleet: Store | str | Path | None = No
     gpus = stored_summaries(opened(store))
     places = None if fleet is None else fleet_places(opened(fleet), {gpu.gpu for gpu in gpus})
     stored = StoredJob(gpus, places)
-    return Reply(
-        stored,
-        partial(_document, stored, folder(store)),
-        partial(job_document, gpus, places),
-        rows=RowList("gpus", GpuSummary),
-    )
+    mapping = partial(_mapping, path=folder(store))
+    return Reply(stored, mapping, lambda _: job_document(gpus, places), rows=RowList("gpus", GpuSummary))
 
 
-def _document(stored: StoredJob, path: str) -> dict[str, Any]:
+def _mapping(stored: StoredJob, path: str) -> dict[str, Any]:
     content = document(stored.gpus, store=path)
     for row in content["gpus"] if stored.places is not None else ():
         place = stored.places.get(row["gpu"]) if stored.places else None
@@ -90,9 +86,8 @@ class JobReadings(JobCollector):
         content = self.document
         gpus = [GpuSummary(**row) for row in content["gpus"]]
         notes = () if self.problem is None else (self.problem,)
-        return Reply(
-            content, lambda: content, partial(job_document, gpus), rows=RowList("gpus", GpuSummary), notes=notes
-        )
+        rows = RowList("gpus", GpuSummary)
+        return Reply(content, lambda content: content, lambda _: job_document(gpus), rows=rows, notes=notes)
 
 
 def fleet_places(fleet: Store, gpus: Collection[str]) -> dict[str, FleetPlace]:
@@ -148,4 +143,4 @@ def idle_gpus(store: Store | str | Path, **options: Unpack[IdleGpuOptions]) -> R
         settings=options.get("settings"),
     )
     idle = held_idle(read, chosen, progress=options.get("progress"))
-    return Reply(idle, partial(idle_mapping, idle), partial(idle_document, idle), frame=idle.jobs)
+    return Reply(idle, idle_mapping, idle_document, frame=idle.jobs)

@@ -41,8 +41,8 @@ def measure(
     report, plan = measured.report, measured.plan
     return Reply(
         measured,
-        partial(documents.probe_mapping, report, plan, backend=measured.backend),
-        partial(documents.probe_document, report, plan, folder(store)),
+        lambda measured: documents.probe_mapping(report, plan, backend=measured.backend),
+        lambda _: documents.probe_document(report, plan, folder(store)),
         rows=RowList("runs"),
     )
 
@@ -57,12 +57,12 @@ _HOOKS = {field.name for field in fields(collection.CollectHooks)}
 
 
 def _collected(collected: Collected, store: str) -> Reply[Collected]:
-    def document() -> Document:
+    def document(collected: Collected) -> Document:
         counts = collected.counts
         stored = f"stored {many(counts.rows, 'row')} and {many(counts.events, 'event')}"
         return Document("", [f"{store}: {stored}; {counts.missed} missed"])
 
-    return Reply(collected, collected.document, document, rows=RowList(""))
+    return Reply(collected, lambda collected: collected.document(), document, rows=RowList(""))
 
 
 @overload

@@ -160,12 +160,7 @@ def _sweep_reply(path: str | Path, bound: TimeBound, across: str | None) -> Repl
         raise InputError(f"{path} has no column batch_size: leave out across, or name a column so")
     choices = choose(across_batches(file.sweeps) if across else file.sweeps, bound)
     answer = documents.SweepAnswer(file, tuple(choices), bound, across is not None)
-    return Reply(
-        answer,
-        partial(documents.sweep_mapping, answer),
-        partial(documents.sweep_document, answer),
-        notes=documents.sweep_notes(answer),
-    )
+    return Reply(answer, documents.sweep_mapping, documents.sweep_document, notes=documents.sweep_notes(answer))
 
 
 def _searched(bench: tuning.TuneBench, bound: TimeBound, options: Mapping[str, Any]) -> Reply[tuning.TuneAnswer]:
@@ -183,13 +178,9 @@ def _searched(bench: tuning.TuneBench, bound: TimeBound, options: Mapping[str, A
     answer = tuning.tune(bench, bound, search)
     notes = [*documents.tune_notes(answer), *([_NO_WARM_START] if start is not None and not helps else [])]
     simulated = options.get("backend") == "simulated"
-    return Reply(
-        answer,
-        partial(documents.tune_mapping, answer, notes),
-        partial(documents.tune_document, answer, safe=search.safe, simulated=simulated),
-        rows=RowList("trials"),
-        notes=notes,
-    )
+    document = partial(documents.tune_document, safe=search.safe, simulated=simulated)
+    mapping = partial(documents.tune_mapping, notes=notes)
+    return Reply(answer, mapping, document, rows=RowList("trials"), notes=notes)
 
 
 def _stress_reply(goal: str, options: Mapping[str, Any]) -> Reply[StressReport]:
@@ -210,13 +201,9 @@ def _stress_reply(goal: str, options: Mapping[str, Any]) -> Reply[StressReport]:
     )
     report = search_stress(bench, search)
     notes = documents.stress_notes(report)
-    return Reply(
-        report,
-        partial(documents.stress_mapping, report, notes),
-        partial(documents.stress_document, report, simulated=simulated),
-        rows=RowList("trials"),
-        notes=notes,
-    )
+    mapping = partial(documents.stress_mapping, notes=notes)
+    document = partial(documents.stress_document, simulated=simulated)
+    return Reply(report, mapping, document, rows=RowList("trials"), notes=notes)
 
 
 def _log(options: Mapping[str, Any]) -> Path | None:

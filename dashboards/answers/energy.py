@@ -76,13 +76,12 @@ def energy(
     question = _question(options)
     if job is None or by != answers.By.JOB:
         answer = answers.energy(opened(store), by, question, job=job, **_metering(options))
-        document, coverage = partial(energy_document, answer, folder(store)), answer.booked.coverage
-        return Reply(answer, partial(_energy_mapping, answer), document, frame=answer.rows).covering(coverage)
+        document = partial(energy_document, store=folder(store))
+        return Reply(answer, _energy_mapping, document, frame=answer.rows).covering(answer.booked.coverage)
     of_job = one_job(opened(store), job, question, **_metering(options))
     notes = () if of_job.elsewhere is None else of_job.elsewhere.notes
-    document, coverage = partial(job_document, of_job), of_job.answer.booked.coverage
-    mapping = partial(_job_mapping, of_job)
-    return Reply(of_job, mapping, document, frame=of_job.answer.rows, notes=notes).covering(coverage)
+    reply = Reply(of_job, _job_mapping, job_document, frame=of_job.answer.rows, notes=notes)
+    return reply.covering(of_job.answer.booked.coverage)
 
 
 def _energy_mapping(answer: EnergyAnswer) -> dict[str, Any]:
@@ -130,8 +129,8 @@ def energy_reconcile(store: Store | str | Path, **options: Unpack[MeteredOptions
     from ..documents.books import balance_document
 
     balance = reconcile(opened(store), _question(options), **_metering(options))
-    document, coverage = partial(balance_document, balance), balance.booked.coverage
-    return Reply(balance, partial(_balance_mapping, balance), document, frame=balance.gpus).covering(coverage)
+    reply = Reply(balance, _balance_mapping, balance_document, frame=balance.gpus)
+    return reply.covering(balance.booked.coverage)
 
 
 def _balance_mapping(balance: Balance) -> dict[str, Any]:
@@ -169,11 +168,11 @@ def energy_calibrate(
 
     answer = calibrate(opened(store), dry_run=dry_run, progress=options.get("progress"), **_stated(options))
 
-    def mapping() -> dict[str, Any]:
+    def mapping(answer: Calibration) -> dict[str, Any]:
         rows, refused = answer.boards.to_dicts(), answer.refused.to_dicts()
         return {"schema": SCHEMA, "rows": rows, "nodes": answer.nodes, "refused": refused, "stored": answer.stored}
 
-    return Reply(answer, mapping, partial(calibration_document, answer), frame=answer.boards)
+    return Reply(answer, mapping, calibration_document, frame=answer.boards)
 
 
 def energy_excess(store: Store | str | Path, by: str = "gpu", **options: Unpack[MeteredOptions]) -> Reply[FleetExcess]:
@@ -188,7 +187,7 @@ def energy_excess(store: Store | str | Path, by: str = "gpu", **options: Unpack[
     excess = fleet_excess(opened(store), by, _question(options), **_metering(options))
     booked = excess.booked
 
-    def mapping() -> dict[str, Any]:
+    def mapping(excess: FleetExcess) -> dict[str, Any]:
         return {
             "schema": SCHEMA,
             "rows": excess.rows.to_dicts(),
@@ -200,7 +199,7 @@ def energy_excess(store: Store | str | Path, by: str = "gpu", **options: Unpack[
             "notes": list(excess.notes),
         }
 
-    document = partial(excess_document, excess, folder(store))
+    document = partial(excess_document, store=folder(store))
     return Reply(excess, mapping, document, frame=excess.rows, notes=excess.notes).covering(booked.coverage)
 
 
@@ -244,7 +243,7 @@ def energy_quote(
         work = FutureJob(stated["workload"], time_s=time_s, deadline_s=deadline_s, **names)
         answer = workload_options(opened(store), work, shares=shares, settings=stated.get("settings"))
 
-    def mapping() -> dict[str, Any]:
+    def mapping(answer: Quoted) -> dict[str, Any]:
         work, (since, until) = answer.work, answer.ends
         return {
             "schema": answers.SCHEMA,
@@ -256,7 +255,7 @@ def energy_quote(
             "notes": list(answer.notes),
         }
 
-    return Reply(answer, mapping, partial(quote_document, answer), notes=answer.notes)
+    return Reply(answer, mapping, quote_document, notes=answer.notes)
 
 
 def idle_mapping(idle: HeldIdle) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def import_files(
     if imports.failed and not (imports.reports or imports.stores):
         raise imports.failed[0][1]
     notes = [str(error) for _, error in imports.failed]
-    return Reply(imports, imports.mapping, imports.document, rows=RowList("files"), notes=notes)
+    return Reply(imports, Imports.mapping, Imports.document, rows=RowList("files"), notes=notes)
 
 
 def imported(files: Sequence[Path], into: Store | str | Path, **options: Unpack[ImportOptions]) -> Imports:

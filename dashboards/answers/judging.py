@@ -45,19 +45,17 @@ def verdicts(
     """
     from ...analysis.engines import HERE
     from ...analysis.verdicts.judgements import conclude
-    from ..documents.verdicts import document
+    from ..documents.verdicts import document as words
     from . import mappings
 
     concluded = conclude(
         opened(store), cluster=cluster, campaign=campaign, since=time_of(since), engine=engine or HERE,
         progress=progress,
     )  # fmt: skip
+    document = partial(words, store=folder(store))
+    rows = RowList(of=mappings.FINDING)
     reply: Reply[Sequence[Judgement]] = Reply(
-        concluded.judgements,
-        partial(mappings.verdicts, concluded.judgements),
-        partial(document, concluded.judgements, folder(store)),
-        rows=RowList(of=mappings.FINDING),
-        notes=concluded.notes,
+        concluded.judgements, mappings.verdicts, document, rows=rows, notes=concluded.notes
     )
     return reply.covering(concluded.coverage)
 
@@ -83,14 +81,9 @@ def explain(
     except InputError:
         if (shared := explaining.shared_finding(read, name, cluster)) is None:
             raise
-        words = partial(shared_document, shared, folder(store))
-        return Reply(shared, partial(mappings.shared, shared), words, rows=RowList("verdicts", mappings.FINDING))
-    return Reply(
-        explained,
-        partial(mappings.explain, explained),
-        partial(document, explained, folder(store)),
-        rows=RowList("places", Place),
-    )
+        words = partial(shared_document, store=folder(store))
+        return Reply(shared, mappings.shared, words, rows=RowList("verdicts", mappings.FINDING))
+    return Reply(explained, mappings.explain, partial(document, store=folder(store)), rows=RowList("places", Place))
 
 
 def fingerprint(
@@ -108,12 +101,8 @@ def fingerprint(
     from . import mappings
 
     computed = fingerprints(opened(store), cluster=cluster, gpu=gpu, engine=engine or HERE, progress=progress)
-    return Reply(
-        computed,
-        partial(mappings.fingerprints, computed),
-        partial(words, computed, folder(store)),
-        notes=computed.notes,
-    ).covering(computed.coverage)
+    document = partial(words, store=folder(store))
+    return Reply(computed, mappings.fingerprints, document, notes=computed.notes).covering(computed.coverage)
 
 
 def diff(
@@ -129,12 +118,8 @@ def diff(
     from . import mappings
 
     changed = difference(opened(store), time_of(before), time_of(after), cluster=cluster)
-    return Reply(
-        changed,
-        partial(mappings.difference, changed),
-        partial(followup.difference, changed, folder(store)),
-        rows=RowList("moved", Moved),
-    )
+    document = partial(followup.difference, store=folder(store))
+    return Reply(changed, mappings.difference, document, rows=RowList("moved", Moved))
 
 
 def plan(
@@ -173,12 +158,8 @@ def plan(
     plan = planned(read, names, budget_s=budget_s, seconds=seconds, cluster=cluster, threshold_pct=threshold)
     simulated = backends_again(read, plan.cluster)
     todo = list(followup.commands(plan, folder(store), suite, simulated))
-    return Reply(
-        plan,
-        partial(mappings.plan, plan, todo),
-        partial(followup.plan, plan, todo, simulated),
-        rows=RowList("gpus", Next),
-    )
+    document = partial(followup.plan, todo=todo, simulated=simulated)
+    return Reply(plan, partial(mappings.plan, todo=todo), document, rows=RowList("gpus", Next))
 
 
 def variability(
@@ -212,8 +193,8 @@ def variability(
     document = {"schema": "whorl.variability/1", "seed": rows[0].seed, "replicates": rows[0].replicates}
     return Reply(
         rows,
-        lambda: document | {"rows": [row.as_dict() for row in rows], "notes": notes},
-        lambda: words.variability(rows, gpu_names(read)),
+        lambda rows: document | {"rows": [row.as_dict() for row in rows], "notes": notes},
+        lambda rows: words.variability(rows, gpu_names(read)),
         notes=notes,
     )
 
@@ -234,8 +215,8 @@ def across(
     notes += [] if pairs else ["no cluster has two workloads, so there is nothing to compare"]
     return Reply(
         pairs,
-        lambda: {"schema": "whorl.across/1", "rows": [pair.as_dict() for pair in pairs]},
-        partial(words.across, pairs),
+        lambda pairs: {"schema": "whorl.across/1", "rows": [pair.as_dict() for pair in pairs]},
+        words.across,
         rows=RowList(of=analysis.Across),
         notes=notes,
     )

@@ -126,11 +126,8 @@ def replay(
     if plot is not None:
         write_page(Path(plot), page(documents.replay_document(answered, setting.clocks, charts=True)))
     apart = setting.added if setting.apart else ()
-    return Reply(
-        answered,
-        partial(documents.mapping, answered, apart),
-        partial(documents.replay_document, answered, setting.clocks),
-    )
+    document = partial(documents.replay_document, clocks=setting.clocks)
+    return Reply(answered, partial(documents.mapping, apart=apart), document)
 
 
 def _names(names: str | Sequence[str]) -> tuple[str, ...]:

@@ -48,15 +48,15 @@ class Reply(Generic[Result]):
     def __init__(
         self,
         result: Result,
-        mapping: Callable[[], Mapping[str, Any]],
-        document: Callable[[], Document],
+        mapping: Callable[[Result], Mapping[str, Any]],
+        document: Callable[[Result], Document],
         *,
         rows: RowList = RowList(),
         frame: pl.DataFrame | None = None,
         notes: Sequence[str] = (),
     ) -> None:
-        """`mapping`: the answer for programs, with the key `schema`; `document`: the answer for people; `frame`: the
-        rows, where they are a frame already."""
+        """`mapping` makes the answer for programs of the result, with the key `schema`, and `document` that for people;
+        `frame`: the rows, where they are a frame already."""
         self.result, self.notes, self._rows = result, tuple(notes), rows
         self.coverage: Coverage | None = None
         self._mapping, self._document = mapping, document
@@ -81,13 +81,13 @@ class Reply(Generic[Result]):
     def mapping(self) -> Mapping[str, Any]:
         """The answer for programs, with the key `schema`; times are datetimes."""
         if self.coverage is None:
-            return self._mapping()
+            return self._mapping(self.result)
         failed = [{"name": failure.name, "reason": failure.reason} for failure in self.coverage.failures]
-        return {**self._mapping(), "coverage": {"parts": self.coverage.parts, "failed": failed}}
+        return {**self._mapping(self.result), "coverage": {"parts": self.coverage.parts, "failed": failed}}
 
     def document(self) -> Document:
         """The answer for people: sections, sentences, findings, tables and figures."""
-        document = self._document()
+        document = self._document(self.result)
         return replace(document, notes=(*document.notes, *self.notes))
 
     def json(self) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,10 +66,10 @@ def _looked(looked: Looked, store: Store | str | Path, page: str | Path | None =
     from ..report import next_commands, summary_parts
     from .mappings import FINDING, verdicts
 
-    def document() -> Document:
+    def document(looked: Looked) -> Document:
         return Document("Report", [*summary_parts(looked), *next_commands(looked, folder(store), page)])
 
-    return Reply(looked, partial(verdicts, [looked.judged]), document, rows=RowList(of=FINDING))
+    return Reply(looked, lambda looked: verdicts([looked.judged]), document, rows=RowList(of=FINDING))
 
 
 def _report_of_gpu(
@@ -88,9 +87,5 @@ def _report_of_gpu(
     write_page(Path(out), page(full))
     section = what_was_found(gpu.row, gpu.runs, gpu.found, gpu.events, store=root)
     written = f"The page: {out} (open it in a browser; it needs no network)."
-    return Reply(
-        gpu,
-        partial(explain, gpu),
-        lambda: Document(full.title, [f"{full.title}.", *section.parts, written]),
-        rows=RowList("places"),
-    )
+    short = Document(full.title, [f"{full.title}.", *section.parts, written])
+    return Reply(gpu, explain, lambda _: short, rows=RowList("places"))

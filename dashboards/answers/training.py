@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -79,12 +78,8 @@ def advise_burst(
         raise InputError("scores are those of a store: give --store with --workload, --cluster or --hosts")
     gang = None if store is None else gang_of(opened(store), scope)
     answer = burst_answer(read_network(network), read_profile(profile, model), questions, gang)
-    return Reply(
-        answer,
-        partial(documents.burst_mapping, answer),
-        partial(documents.burst_document, answer),
-        notes=(*documents.burst_notes(answer), *(gang.notes if gang else ())),
-    )
+    notes = (*documents.burst_notes(answer), *(gang.notes if gang else ()))
+    return Reply(answer, documents.burst_mapping, documents.burst_document, notes=notes)
 
 
 def _several(values: float | str | Sequence[float | str]) -> list[str]:
@@ -129,13 +124,7 @@ def advise_spb(
 
     share = BACKWARD if backward is None else backward
     plan = plan_spb(opened(store), Scope(**scope), gpus=gpus, backward=share, layers=layers)
-    return Reply(
-        plan,
-        partial(documents.spb_mapping, plan),
-        partial(documents.spb_document, plan),
-        rows=RowList(of=SpbWorker),
-        notes=plan.notes,
-    )
+    return Reply(plan, documents.spb_mapping, documents.spb_document, rows=RowList(of=SpbWorker), notes=plan.notes)
 
 
 def advise_power_plan(
@@ -162,12 +151,8 @@ def advise_power_plan(
     budget_w = None if budget is None else _watts(str(budget))
     scope = PlanScope(hosts, workload, command if workload in PROBES else None, cluster, limit, budget_w)
     plan = job_plan(opened(store), scope)
-    return Reply(
-        plan,
-        partial(documents.power_plan_mapping, plan),
-        partial(documents.power_plan_document, plan),
-        notes=tuple(documents.power_plan_notes(plan)),
-    )
+    notes = tuple(documents.power_plan_notes(plan))
+    return Reply(plan, documents.power_plan_mapping, documents.power_plan_document, notes=notes)
 
 
 def _watts(text: str) -> float:
