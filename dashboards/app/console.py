@@ -16,12 +16,15 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, TYPE_CHECKING, Any
 
-from ...errors import QueryError
+from ...errors import QueryError, WhorlError
 from ...store.sql import Share
 from .reading import QueryLimits
-from .worker import Failed, FirstRows, Form, QueryTask, Written, serve
+from .worker import FirstRows, Form, first_rows, serve, write
+
+if TYPE_CHECKING:
+    import polars as pl
 
 AT_ONCE = 2
 """So many queries run at once."""
@@ -30,8 +33,6 @@ _LONGEST = 16_000  # of a query, in characters: the address of a page holds it
 _THREADS = 4
 _END_S = 1.0
 _MOST_ANSWERS = 12
-
-T = TypeVar("T")
 
 
 class _Worker:
@@ -45,26 +46,25 @@ class _Worker:
             self._process: SpawnProcess = context.Process(target=serve, args=(far_end, root, share), daemon=True)
             self._process.start()
 
-    def ask(self, task: QueryTask, kind: type[T], seconds: float) -> T:
-        """The answer. Raises QueryError where there is none, or not in time."""
+    def ask(self, work: tuple[Any, ...], seconds: float) -> Any:
+        """The answer to a function of `worker` with its arguments. Raises QueryError where there is none, or not in
+        time."""
         what = "no query can be run on this machine: the log of the dashboard says why"
         try:
             self._hear(_START_S, "this machine is too busy to answer: try again")
             what = "the query needed too much memory, and was stopped"
-            self._end.send(task)
+            self._end.send(work)
             limit = f"the query was stopped after {seconds:g} s, its limit"
-            answer = self._hear(seconds, f"{limit}: ask for fewer rows, GPUs or a shorter time")
+            return self._hear(seconds, f"{limit}: ask for fewer rows, GPUs or a shorter time")
         except (EOFError, OSError) as error:
             raise QueryError("the query was stopped" if self.stopped else what) from error
-        assert isinstance(answer, kind)
-        return answer
 
-    def _hear(self, seconds: float, too_late: str) -> object:
+    def _hear(self, seconds: float, too_late: str) -> Any:
         if not self._end.poll(seconds):
             raise QueryError(too_late)
         message = self._end.recv()
-        if isinstance(message, Failed):
-            raise QueryError(message.sentence)
+        if isinstance(message, WhorlError):
+            raise QueryError(str(message)) from message
         return message
 
     def stop(self) -> None:
@@ -78,34 +78,59 @@ class _Worker:
         self._end.close()
 
 
+@dataclass(frozen=True)
+class KeptAnswer:
+    """A query, and what of its answer can be drawn: of all rows if `complete`."""
+
+    query: str
+    points: pl.DataFrame
+    complete: bool
+
+
 class Console:
     """Answers queries of several people over one store, each in a process of its own, within limits.
 
-    `AT_ONCE` run at once; more are refused, so that queries never take all threads of a server. Thread-safe.
+    `AT_ONCE` run at once; more are refused, so that queries never take all threads of a server. The last answers are
+    kept, each under a name that nobody can guess: so a link of somebody else runs nothing, as only who has run a query
+    knows the name under which it can be saved. Thread-safe.
     """
 
     def __init__(self, root: Path, limits: QueryLimits) -> None:
-        self.limits = limits
+        self._limits = limits
         self._root = root
         self._share = Share(limits.memory_mb, min(_THREADS, os.cpu_count() or 1))
         self._ready: _Worker | None = None
         self._busy: dict[str, _Worker] = {}
+        self._answers: OrderedDict[str, KeptAnswer] = OrderedDict()
         self._lock = threading.Lock()
 
-    def show(self, query: str, visitor: str) -> FirstRows:
-        """The first rows of the answer to a query. Raises QueryError.
+    def show(self, query: str, visitor: str) -> tuple[str, FirstRows]:
+        """The first rows of the answer to a query, and the name under which it is kept. Raises QueryError.
 
         `visitor`: who asks. Their query before this one is stopped.
         """
-        return self._answer(QueryTask(query), visitor, FirstRows)
+        answer: FirstRows = self._answer(visitor, query, first_rows, query)
+        name = secrets.token_urlsafe(16)
+        with self._lock:
+            self._answers[name] = KeptAnswer(query, answer.points, answer.points.height == answer.total)
+            while len(self._answers) > _MOST_ANSWERS:
+                self._answers.popitem(last=False)
+        return name, answer
 
-    def write(self, query: str, form: Form, path: Path, visitor: str) -> Written:
-        """Write the whole answer to a query to a new file at `path`. Raises QueryError, and leaves no file then."""
-        try:
-            return self._answer(QueryTask(query, str(path), form, self.limits.file_bytes), visitor, Written)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
+    def find(self, name: str) -> KeptAnswer:
+        """An answer. Raises QueryError where it is not kept any more."""
+        answer = self._answers.get(name)
+        if answer is None:
+            raise QueryError("this answer is not kept any more: run the query again")
+        return answer
+
+    def file(self, name: str, form: Form) -> IO[bytes]:
+        """The whole answer as a file, which is gone when it is closed. Raises QueryError."""
+        query = self.find(name).query
+        with tempfile.TemporaryDirectory(prefix="whorl-sql-") as folder:
+            path = Path(folder, f"answer.{form}")
+            self._answer(f"file of {name}", query, write, query, path, form, self._limits.file_bytes)
+            return path.open("rb")
 
     def running(self) -> list[str]:
         """Who has a query that runs."""
@@ -132,8 +157,8 @@ class Console:
         for worker in workers:
             worker.stop()
 
-    def _answer(self, task: QueryTask, visitor: str, kind: type[T]) -> T:
-        if len(task.query) > _LONGEST:
+    def _answer(self, visitor: str, query: str, *work: Any) -> Any:
+        if len(query) > _LONGEST:
             raise QueryError(f"the query is longer than {_LONGEST:,} characters")
         with self._lock:
             if (before := self._busy.pop(visitor, None)) is not None:
@@ -143,54 +168,10 @@ class Console:
             worker, self._ready = self._ready or _Worker(self._root, self._share), None
             self._busy[visitor] = worker
         try:
-            return worker.ask(task, kind, self.limits.seconds)
+            return worker.ask(work, self._limits.seconds)
         finally:
             with self._lock:
                 if self._busy.get(visitor) is worker:
                     del self._busy[visitor]
             worker.close()
             self.warm()
-
-
-@dataclass(frozen=True)
-class KeptAnswer:
-    """An answer to a query, and what of it can be drawn: an Arrow stream of columns, of all rows if `complete`."""
-
-    query: str
-    stream: bytes
-    complete: bool
-
-
-class Answers:
-    """Runs queries and keeps the last answers, each under a name that nobody can guess.
-
-    So a link of somebody else runs nothing: only who has run a query knows the name under which it can be saved.
-    """
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self._answers: OrderedDict[str, KeptAnswer] = OrderedDict()
-
-    def ask(self, query: str, visitor: str) -> tuple[str, FirstRows]:
-        """Run a query; the name of the answer, and the answer. Raises QueryError."""
-        first_rows = self.console.show(query, visitor)
-        name = secrets.token_urlsafe(16)
-        self._answers[name] = KeptAnswer(query, first_rows.points, first_rows.drawn == first_rows.total)
-        while len(self._answers) > _MOST_ANSWERS:
-            self._answers.popitem(last=False)
-        return name, first_rows
-
-    def find(self, name: str) -> KeptAnswer:
-        """An answer. Raises QueryError where it is not kept any more."""
-        answer = self._answers.get(name)
-        if answer is None:
-            raise QueryError("this answer is not kept any more: run the query again")
-        return answer
-
-    def file(self, name: str, form: Form) -> IO[bytes]:
-        """The whole answer as a file, which is gone when it is closed. Raises QueryError."""
-        query = self.find(name).query
-        with tempfile.TemporaryDirectory(prefix="whorl-sql-") as folder:
-            path = Path(folder, f"answer.{form}")
-            self.console.write(query, form, path, f"file of {name}")
-            return path.open("rb")

@@ -11,10 +11,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-import polars as pl
-import pyarrow as pa
 from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update, set_props
 from flask import Response, request, send_file
 
@@ -27,7 +25,7 @@ from ...store.views import VIEWS, View
 from ..document import Column, Table
 from ..figures.queried import KINDS, queried
 from ..words import capital, many, quantity
-from .console import AT_ONCE, Answers, Console
+from .console import AT_ONCE, Console
 from .grid import GridOptions, grid
 from .page import Page, graph, heading, labelled, told
 from .state import URL, parse
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
+    from .console import KeptAnswer
     from .reading import Reading
     from .state import State as Address
     from .worker import FirstRows, Form
@@ -160,7 +159,7 @@ def _relations() -> list[dict[str, Any]]:
 def _summary(first_rows: FirstRows, seconds: float) -> Component:
     rows = len(first_rows.rows)
     if first_rows.total is None:
-        counted = f"The first {rows:,} rows of more than {first_rows.drawn:,}."
+        counted = f"The first {rows:,} rows of more than {first_rows.points.height:,}."
     elif rows < first_rows.total:
         counted = f"The first {rows:,} of {many(first_rows.total, 'row')}."
     else:
@@ -183,8 +182,8 @@ def _answer_table(first_rows: FirstRows) -> Component:
 
 def _axes_of(first_rows: FirstRows, wishes: Mapping[str, Any]) -> dict[str, tuple[list[str], str | None]]:
     """By axis, the columns that can be drawn on it, and the one that is."""
-    columns = [column.name for column in first_rows.columns if column.name in first_rows.drawable]
-    numbers = [column.name for column in first_rows.columns if column.numeric and column.name in first_rows.drawable]
+    columns = first_rows.points.columns
+    numbers = [column.name for column in first_rows.columns if column.numeric]
     x = wishes.get("x") if wishes.get("x") in columns else next(iter(columns), None)
     y = wishes.get("y") if wishes.get("y") in numbers else next((name for name in numbers if name != x), None)
     return {
@@ -194,10 +193,8 @@ def _axes_of(first_rows: FirstRows, wishes: Mapping[str, Any]) -> dict[str, tupl
     }
 
 
-def _chart(answers: Answers, name: str, kind: str, columns: Mapping[str, str | None]) -> Component:
-    answer = answers.find(name)
-    with pa.ipc.open_stream(answer.stream) as stream:
-        points = cast("pl.DataFrame", pl.from_arrow(stream.read_all()))
+def _chart(answer: KeptAnswer, kind: str, columns: Mapping[str, str | None]) -> Component:
+    points = answer.points
     x, y, colour = (columns[axis] if columns[axis] in points.columns else None for axis in _AXES)
     if x is None or (y is None and kind != "histogram"):
         return told(html.P("Choose the columns to draw: numbers, times or texts."), kind="empty")
@@ -216,14 +213,14 @@ def _search(state: Address, kind: str, columns: Mapping[str, str | None]) -> str
 
 
 def _register(app: Dash, reading: Reading) -> None:
-    answers = Answers(Console(reading.store.root, reading.limits))
-    _serve_files(app, answers)
+    console = Console(reading.store.root, reading.limits)
+    _serve_files(app, console)
     _do_in_the_browser(app)
     drawn = [State(f"sql-{name}", "value") for name in ("view", *_AXES)]
 
     @app.callback(Output("sql-listed", "data"), Input("sql-who", "data"))
     def explain(_: str) -> list[dict[str, Any]]:
-        answers.console.warm()
+        console.warm()
         return _relations()
 
     @app.callback(
@@ -255,7 +252,7 @@ def _register(app: Dash, reading: Reading) -> None:
             name: value for name, value in (wishes or {}).items() if value
         }
         try:
-            name, first_rows = answers.ask(query, visitor)
+            name, first_rows = console.show(query, visitor)
         except WhorlError as error:
             problem = told(html.P(f"{capital(str(error))}."), kind="problem")
             return problem, True, None, None, replace(state, query=query).search()
@@ -275,7 +272,7 @@ def _register(app: Dash, reading: Reading) -> None:
 
     @app.callback(Input("sql-stop", "n_clicks"), State("sql-who", "data"), prevent_initial_call=True)
     def stop(_: int, visitor: str) -> None:
-        answers.console.stop(visitor)
+        console.stop(visitor)
 
     @app.callback(
         Output("sql-chart", "children"),
@@ -294,17 +291,17 @@ def _register(app: Dash, reading: Reading) -> None:
         *columns, search = values
         chosen = dict(zip(_AXES, columns, strict=True))
         target, is_table = _search(parse(search)[0], view, chosen), view == "table"
-        figure = None if is_table else _chart(answers, name, view, chosen)
+        figure = None if is_table else _chart(console.find(name), view, chosen)
         return figure, not is_table, is_table, view == "histogram", target if target != (search or "") else no_update
 
 
-def _serve_files(app: Dash, answers: Answers) -> None:
+def _serve_files(app: Dash, console: Console) -> None:
     """Let browsers fetch the files of whole answers."""
 
     def file() -> Response:
         form: Form = "parquet" if request.args.get("form") == "parquet" else "csv"
         try:
-            whole = answers.file(request.args.get("name", ""), form)
+            whole = console.file(request.args.get("name", ""), form)
         except WhorlError as error:
             sentence = f"{capital(str(error))}.\n"
             return Response(sentence, HTTPStatus.BAD_REQUEST, content_type="text/plain; charset=utf-8")

@@ -1,6 +1,6 @@
-"""The process that answers queries of the page SQL, and the messages between it and the process that asks.
+"""The process that answers a query of the page SQL.
 
-It opens the store, answers one query, and ends. Cells are sent as text, since JSON and
+It opens the store, does one piece of work (`first_rows` or `write`), and ends. Cells are sent as text, since JSON and
 doubles would change some numbers; a whole answer is written to a file, part by part.
 """
 
@@ -18,7 +18,9 @@ from decimal import Decimal
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+import polars as pl
 
 from ...errors import QueryError, WhorlError
 from ...store import Store
@@ -41,21 +43,10 @@ _NICE = 5
 _LONGEST = 400  # characters of a cell
 _LONGEST_NAME = 40  # characters of a text in a figure
 _NAME_BYTES = 8  # of the name that goes with each cell
-_WRITTEN_ROWS, _WRITTEN_BYTES = 100_000, 32_000_000  # of a part of a file
 
 Form: TypeAlias = Literal["csv", "parquet"]
 Text: TypeAlias = str | None
 """A cell of an answer; None is NULL."""
-
-
-@dataclass(frozen=True)
-class QueryTask:
-    """A query: its first rows are shown, or with `path` its whole answer is written there, of `most_bytes` at most."""
-
-    query: str
-    path: str = ""
-    form: Form = "csv"
-    most_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,55 +62,43 @@ class AnswerColumn:
 class FirstRows:
     """The first rows of an answer.
 
-    `rows`: the cells, row by row; `cut` of them were longer than what is shown. `points`: `drawn` of the rows for
-    figures, as the bytes of an Arrow stream with the `drawable` columns: numbers as doubles, times, and texts.
-    `total`: how many rows the answer has; None where it has more than were read.
+    `rows`: the cells, row by row; `cut` of them were longer than what is shown. `points`: the rows for figures, with
+    the columns that can be drawn: numbers as doubles, times, and texts. `total`: how many rows the answer has; None
+    where it has more than were read.
     """
 
     columns: tuple[AnswerColumn, ...]
     all_columns: int
     rows: list[list[Text]]
     cut: int
-    drawable: tuple[str, ...]
-    points: bytes
-    drawn: int
+    points: pl.DataFrame
     total: int | None
 
 
-@dataclass(frozen=True)
-class Written:
-    """What was written to a file: its rows and bytes."""
-
-    rows: int
-    size: int
-
-
-@dataclass(frozen=True)
-class Failed:
-    """Why there is no answer."""
-
-    sentence: str
-
-
 def serve(end: Connection, root: Path, share: Share) -> None:
-    """Answer a question."""
+    """Say None when the store is open, do the work that comes then (a function of the store and its arguments), and
+    send what it gives, or the WhorlError that it raises."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks, which then ends this one
     Thread(target=processes.end_with_parent, daemon=True).start()
     logging.disable()  # what is wrong with files is told by the process that asks
     os.nice(_NICE)
     try:
-        try:
-            store = Store.open(root)
-            store.share = share
-            store.stream("SELECT 1 AS warm FROM runs LIMIT 1", lambda answer: answer.parts().read_all())
-        except WhorlError as error:
-            end.send(Failed(str(error)))
-            return
+        store = Store.open(root)
+        store.share = share
+        store.stream("SELECT 1 AS warm FROM runs LIMIT 1", lambda answer: answer.parts().read_all())
         _confine(share)
         end.send(None)
-        end.send(_answer(store, end.recv()))
+        work, *arguments = end.recv()
+        end.send(work(store, *arguments))
     except (EOFError, ConnectionError):
         return
+    except WhorlError as error:
+        end.send(error)
+    except MemoryError:
+        end.send(QueryError(TOO_LARGE))
+    except Exception as error:  # a kind of value that Arrow cannot take
+        why = " ".join(str(error).split())[:200]
+        end.send(QueryError(f"the answer cannot be shown ({type(error).__name__}: {why})"))
 
 
 def _confine(share: Share) -> None:
@@ -142,21 +121,12 @@ def _data_bytes() -> int | None:
     return None
 
 
-def _answer(store: Store, task: QueryTask) -> FirstRows | Written | Failed:
-    try:
-        if task.path:
-            path = Path(task.path)
-            return store.stream(task.query, lambda answer: _write(answer.parts(), task.form, path, task.most_bytes))
-        return store.stream(task.query, _first_rows)
-    except WhorlError as error:
-        return Failed(str(error))
-    except MemoryError:
-        return Failed(TOO_LARGE)
-    except Exception as error:  # a kind of value that Arrow cannot take
-        return Failed(f"the answer cannot be shown ({type(error).__name__}: {' '.join(str(error).split())[:200]})")
-
-
 # -- first rows --------------------------------------------------------------------------------------------------
+
+
+def first_rows(store: Store, query: str) -> FirstRows:
+    """The first rows of the answer to a query. Raises QueryError."""
+    return store.stream(query, _first_rows)
 
 
 def _first_rows(answer: Stream) -> FirstRows:
@@ -175,64 +145,33 @@ def _first_rows(answer: Stream) -> FirstRows:
     everything = pa.Table.from_batches(parts, reader.schema)
     table = everything.select(list(range(min(everything.num_columns, MOST_COLUMNS))))
     table = table.rename_columns(distinct(table.column_names))
-    columns, cuts = zip(*map(_short_texts, table.slice(0, MOST_ROWS).columns), strict=True)
-    fitting = _fitting(columns)
-    points = _drawable(table.slice(0, MOST_POINTS))
-    points = points.slice(0, int(points.num_rows * min(1.0, _POINTS_BYTES / max(points.nbytes, 1))))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, points.schema) as stream:
-        stream.write_table(points)
+    whole = list(zip(*map(_texts, table.slice(0, MOST_ROWS).columns), strict=True))
+    shown = _fitting([[_short(cell) for cell in row] for row in whole])
     return FirstRows(
         columns=tuple(
             AnswerColumn(field.name, kind, is_number(field.type))
             for field, kind in zip(table.schema, answer.types, strict=False)
         ),
         all_columns=everything.num_columns,
-        rows=[list(row) for row in zip(*(column[:fitting] for column in columns), strict=True)],
-        cut=sum(cuts),
-        drawable=tuple(points.column_names),
-        points=bytes(sink.getvalue()),
-        drawn=points.num_rows,
+        rows=shown,
+        cut=sum(cell is not None and len(cell) > _LONGEST for row in whole for cell in row),
+        points=_points(table.slice(0, MOST_POINTS)),
         total=rows if complete else None,
     )
 
 
-def _short_texts(column: Any) -> tuple[list[Text], int]:
-    """The values of a column as cells, and how many of them were cut because they are long."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    long: set[int] = set()
-    is_text = _is_text(column.type)
-    kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
-    if is_text or any(is_kind(column.type) for is_kind in kinds):  # cut before they become Python's
-        large = column.cast(pa.large_string() if is_text else pa.large_binary())
-        length = pc.utf8_length(large) if is_text else pc.binary_length(large)
-        long = set(pc.indices_nonzero(pc.fill_null(pc.greater(length, _LONGEST), False)).to_pylist())
-        column = pc.utf8_slice_codeunits(large, 0, _LONGEST) if is_text else pc.binary_slice(large, 0, _LONGEST)
-    cells = _texts(column)
-    for place, cell in enumerate(cells):
-        if cell is not None and (len(cell) > _LONGEST or place in long):
-            cells[place] = f"{cell[:_LONGEST]}…"
-            long.add(place)
-    return cells, len(long)
+def _short(cell: Text) -> Text:
+    return cell if cell is None or len(cell) <= _LONGEST else f"{cell[:_LONGEST]}…"
 
 
-def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def _fitting(columns: Sequence[Sequence[Text]]) -> int:
-    """How many rows of these columns are at most `_SHOWN_BYTES` of JSON."""
+def _fitting(rows: Sequence[list[Text]]) -> list[list[Text]]:
+    """The first of these rows, at most `_SHOWN_BYTES` of JSON."""
     free = _SHOWN_BYTES
-    for number, row in enumerate(zip(*columns, strict=True)):
-        sizes = (4 if cell is None else len(json.dumps(cell, ensure_ascii=False).encode()) for cell in row)
-        free -= sum(sizes) + _NAME_BYTES * len(row)
+    for number, row in enumerate(rows):
+        free -= len(json.dumps(row, ensure_ascii=False).encode()) + _NAME_BYTES * len(row)
         if free < 0:
-            return number
-    return len(columns[0])
+            return list(rows[:number])
+    return list(rows)
 
 
 def _texts(column: Any) -> list[Text]:
@@ -269,7 +208,7 @@ def _part(value: Any) -> str:
     return _text(value)
 
 
-def _drawable(table: pa.Table) -> pa.Table:
+def _points(table: pa.Table) -> pl.DataFrame:
     """The columns of a table that a figure can have: numbers as doubles, times in microseconds, short texts."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -285,19 +224,25 @@ def _drawable(table: pa.Table) -> pa.Table:
             columns[name] = pc.cast(column, pa.timestamp("us"), safe=False)
         elif pa.types.is_boolean(kind):
             columns[name] = pc.cast(column, pa.string())
-        elif _is_text(kind):
+        elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
             columns[name] = pc.utf8_slice_codeunits(pc.cast(column, pa.large_string()), 0, _LONGEST_NAME)
-    return pa.table(columns)
+    points = cast("pl.DataFrame", pl.from_arrow(pa.table(columns)))
+    return points.head(int(points.height * min(1.0, _POINTS_BYTES / max(points.estimated_size(), 1))))
 
 
 # -- whole answers -----------------------------------------------------------------------------------------------
 
 
-def _write(parts: pa.RecordBatchReader, form: Form, path: Path, most_bytes: int) -> Written:
-    """Write the rows to a file. Raises QueryError where it exceeds `most_bytes`.
+def write(store: Store, query: str, path: Path, form: Form, most_bytes: int) -> int:
+    """Write the whole answer to a query to a file, and say how many rows it has. Raises QueryError, also where the file
+    exceeds `most_bytes`.
 
     In CSV, a text that a spreadsheet would take for a formula gets an apostrophe in front. Parquet has it as it is.
     """
+    return store.stream(query, lambda answer: _write(answer.parts(), form, path, most_bytes))
+
+
+def _write(parts: pa.RecordBatchReader, form: Form, path: Path, most_bytes: int) -> int:
     import pyarrow as pa
     import pyarrow.csv as csv
     import pyarrow.parquet as pq
@@ -307,28 +252,19 @@ def _write(parts: pa.RecordBatchReader, form: Form, path: Path, most_bytes: int)
     if form == "csv":
         names = _harmless(pa.array(names, pa.large_string())).to_pylist()
     kinds = [convert(pa.array([], field.type)).type for field in parts.schema]
-    schema = pa.schema(list(zip(names, kinds, strict=True)))
-    rows, batches, batch_bytes = 0, list[Any](), 0
+    schema, rows = pa.schema(list(zip(names, kinds, strict=True))), 0
     with (
         path.open("wb") as file,
         csv.CSVWriter(file, schema) if form == "csv" else pq.ParquetWriter(file, schema, compression="zstd") as writer,
     ):
         for part in parts:
-            batches.append(pa.RecordBatch.from_arrays(list(map(convert, part.columns)), schema=schema))
-            rows, batch_bytes = rows + part.num_rows, batch_bytes + batches[-1].nbytes
-            if batch_bytes > _WRITTEN_BYTES or sum(batch.num_rows for batch in batches) >= _WRITTEN_ROWS:
-                writer.write_table(pa.Table.from_batches(batches, schema))
-                _refuse_larger(file.tell(), most_bytes)
-                batches, batch_bytes = [], 0
-        writer.write_table(pa.Table.from_batches(batches, schema))
-    size = path.stat().st_size
-    _refuse_larger(size, most_bytes)
-    return Written(rows, size)
-
-
-def _refuse_larger(size: int, most_bytes: int) -> None:
-    if size > most_bytes:
-        raise QueryError(f"the file would be larger than {most_bytes / 1e6:,g} MB: choose fewer rows or columns")
+            rows += part.num_rows
+            writer.write_batch(pa.RecordBatch.from_arrays(list(map(convert, part.columns)), schema=schema))
+            if file.tell() > most_bytes:
+                raise QueryError(
+                    f"the file would be larger than {most_bytes / 1e6:,g} MB: choose fewer rows or columns"
+                )
+    return rows
 
 
 def _csv_column(column: Any) -> Any:

@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import math
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ import pytest
 
 from whorl.dashboards.app.console import Console
 from whorl.dashboards.app.reading import QueryLimits
-from whorl.dashboards.app.worker import FirstRows
+from whorl.dashboards.app.worker import FirstRows, Form
 from whorl.dashboards.figures.queried import KINDS, queried
 from whorl.errors import QueryError
 from whorl.store import Store
@@ -55,9 +56,18 @@ def hasty(store: Store) -> Iterator[Console]:
     made_console.close()
 
 
-def _cells(answer: FirstRows) -> list[str | None]:
-    assert len(answer.rows) == 1
-    return answer.rows[0]
+def _shown(console: Console, query: str) -> FirstRows:
+    return console.show(query, "me")[1]
+
+
+def _cells(console: Console, query: str, visitor: str = "me") -> list[str | None]:
+    (row,) = console.show(query, visitor)[1].rows
+    return row
+
+
+def _written(console: Console, query: str, form: Form) -> bytes:
+    with console.file(console.show(query, "me")[0], form) as file:
+        return file.read()
 
 
 # -- what is shown ------------------------------------------------------------------------------------------------
@@ -87,31 +97,29 @@ EXACT = [
 
 
 def test_every_kind_of_value_is_shown_exactly(console: Console) -> None:
-    answer = console.show("select " + ", ".join(f"{expression} as a" for expression, _ in EXACT), "me")
-    assert _cells(answer) == [text for _, text in EXACT]
+    answer = _shown(console, "select " + ", ".join(f"{expression} as a" for expression, _ in EXACT))
+    assert answer.rows == [[text for _, text in EXACT]]
     assert [column.name for column in answer.columns][:3] == ["a", "a:1", "a:2"]
     assert [answer.columns[place].type for place in (7, 10, 11)] == ["BIGINT", "DECIMAL(38,10)", "TIMESTAMP_NS"]
     assert [answer.columns[place].numeric for place in (2, 7, 10, 11, 16)] == [True, True, True, False, False]
 
 
 def test_a_long_answer_is_cut_and_counted(console: Console) -> None:
-    answer = console.show("select i, repeat('x', 1000) as long from range(123456) t(i)", "me")
+    answer = _shown(console, "select i, repeat('x', 1000) as long from range(123456) t(i)")
     assert (len(answer.rows), answer.total) == (1000, None)
     assert answer.rows[-1] == ["999", "x" * 400 + "…"]
     assert answer.cut == 1000
-    with pa.ipc.open_stream(answer.points) as stream:
-        points = stream.read_all()
-    assert points.num_rows == 10_000
-    assert points.schema.types == [pa.float64(), pa.large_string()]
+    assert answer.points.schema == {"i": pl.Float64, "long": pl.String}
+    assert answer.points.height == 10_000
 
 
 def test_what_is_sent_is_bounded_whatever_the_rows_hold(console: Console) -> None:
     wide = ", ".join(f"repeat(chr(1), 300) as c{place}" for place in range(300))
-    answer = console.show(f"select {wide} from range(50)", "me")
+    answer = _shown(console, f"select {wide} from range(50)")
     assert (answer.all_columns, len(answer.columns), answer.total) == (300, 200, 50)
     assert len(answer.rows) < 50
     assert len(json.dumps(answer.rows)) < 1_000_000
-    assert len(answer.points) < 5_000_000
+    assert answer.points.estimated_size() < 5_000_000
 
 
 @pytest.mark.long(short=1)
@@ -196,7 +204,7 @@ def test_a_query_without_end_is_ended(hasty: Console, query: str) -> None:
 @pytest.mark.long
 def test_the_rows_of_an_answer_without_end_are_shown(hasty: Console) -> None:
     hasty.show("select 1", "me")
-    answer = hasty.show("select i from range(1000000000000) t(i)", "me")
+    answer = _shown(hasty, "select i from range(1000000000000) t(i)")
     assert (len(answer.rows), answer.total) == (1000, None)
 
 
@@ -204,7 +212,7 @@ def test_the_rows_of_an_answer_without_end_are_shown(hasty: Console) -> None:
 def test_a_query_that_wants_too_much_memory_fails_and_the_next_one_does_not(console: Console, query: str) -> None:
     with pytest.raises(QueryError, match=r"memory|maximum supported string size"):
         console.show(query, "me")
-    assert _cells(console.show("select count(*) from runs", "me")) == ["2"]
+    assert _cells(console, "select count(*) from runs") == ["2"]
 
 
 @pytest.mark.long
@@ -225,11 +233,11 @@ def test_a_query_is_stopped_by_who_asked_and_by_their_next_one(console: Console)
 
     thread = asked()
     console.stop("somebody else")
-    assert _cells(console.show("select 1", "another")) == ["1"]  # a second person need not wait
+    assert _cells(console, "select 1", "another") == ["1"]  # a second person need not wait
     console.stop("me")
     thread.join()
     thread = asked()
-    assert _cells(console.show("select 2", "me")) == ["2"]
+    assert _cells(console, "select 2") == ["2"]
     thread.join()
     assert sentence == ["the query was stopped"] * 2
 
@@ -251,7 +259,7 @@ def test_a_third_person_is_told_to_wait(console: Console) -> None:
         console.stop(person)
     for thread in threads:
         thread.join()
-    assert _cells(console.show("select 1", "c")) == ["1"]
+    assert _cells(console, "select 1", "c") == ["1"]
 
 
 def test_a_store_that_is_gone_is_a_sentence(tmp_path: Path) -> None:
@@ -264,16 +272,12 @@ def test_a_store_that_is_gone_is_a_sentence(tmp_path: Path) -> None:
 # -- whole answers ------------------------------------------------------------------------------------------------
 
 
-def test_a_whole_answer_is_a_csv_file_without_formulas(console: Console, tmp_path: Path) -> None:
-    path = tmp_path / "answer.csv"
+def test_a_whole_answer_is_a_csv_file_without_formulas(console: Console) -> None:
     query = (
         "select gpu as \"=name\", power_w, '-1.5' as number, '-1+1' as less, '@x' as at, chr(9) || '=1' as tab, "
         "interval 1 day as day, [1, null] as list, 9007199254740993 as big, '' as nothing from runs order by gpu"
     )
-    written = console.write(query, "csv", path, "me")
-    head, first, second = csv.reader(path.read_text().splitlines())
-    assert written.rows == 2
-    assert written.size == path.stat().st_size
+    head, first, second = csv.reader(_written(console, query, "csv").decode().splitlines())
     assert head[0] == "'=name"
     assert first == [
         "<b>GPU</b>", "300.5", "-1.5", "'-1+1", "'@x", "'\t=1", "P0M1DT0S", "[1, null]", "9007199254740993", ""
@@ -281,14 +285,12 @@ def test_a_whole_answer_is_a_csv_file_without_formulas(console: Console, tmp_pat
     assert second[:2] == ["'=1+1", ""]
 
 
-def test_a_whole_answer_is_a_parquet_file_with_its_types(console: Console, tmp_path: Path) -> None:
-    path = tmp_path / "answer.parquet"
+def test_a_whole_answer_is_a_parquet_file_with_its_types(console: Console) -> None:
     query = (
         "select i as a, i * 2 as a, '2026-01-01'::timestamp_ns as at, [i] as list, interval 1 day as day, "
         "1.5::decimal(20, 2) as d, '=1' as text from range(12000) t(i)"
     )
-    assert console.write(query, "parquet", path, "me").rows == 12_000
-    table = pq.read_table(path)
+    table = pq.read_table(pa.BufferReader(_written(console, query, "parquet")))
     assert table.column_names == ["a", "a:1", "at", "list", "day", "d", "text"]
     assert table.column("at").type == pa.timestamp("ns")
     assert table.column("a").to_pylist() == list(range(12_000))
@@ -298,22 +300,19 @@ def test_a_whole_answer_is_a_parquet_file_with_its_types(console: Console, tmp_p
 
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_a_file_that_would_be_too_large_is_not_kept(console: Console, tmp_path: Path, form: str) -> None:
-    path = tmp_path / "answer"
+def test_a_file_that_would_be_too_large_is_not_kept(
+    console: Console, tmp_path: Path, form: Form, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(QueryError, match=r"larger than 0\.5 MB"):
-        console.write("select hash(i) as h, hash(i + 1) as g from range(1000000) t(i)", form, path, "me")  # type: ignore[arg-type]
-    assert not path.exists()
-    with pytest.raises(QueryError, match="not found"):
-        console.write("select nothing from runs", form, path, "me")  # type: ignore[arg-type]
-    assert not path.exists()
+        _written(console, "select hash(i) as h, hash(i + 1) as g from range(1000000) t(i)", form)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long
-def test_an_answer_without_rows_has_a_head(console: Console, tmp_path: Path) -> None:
-    path = tmp_path / "answer.csv"
-    assert console.write("select gpu, power_w from runs where false", "csv", path, "me").rows == 0
-    assert path.read_text() == '"gpu","power_w"\n'
-    answer = console.show("select gpu from runs where false", "me")
+def test_an_answer_without_rows_has_a_head(console: Console) -> None:
+    assert _written(console, "select gpu, power_w from runs where false", "csv") == b'"gpu","power_w"\n'
+    answer = _shown(console, "select gpu from runs where false")
     assert (answer.rows, answer.total) == ([], 0)
 
 
