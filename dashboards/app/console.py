@@ -46,14 +46,14 @@ class _Worker:
             self._process: SpawnProcess = context.Process(target=serve, args=(far_end, root, share), daemon=True)
             self._process.start()
 
-    def ask(self, work: tuple[Any, ...], seconds: float) -> Any:
+    def ask(self, task: tuple[Any, ...], seconds: float) -> Any:
         """The answer to a function of `worker` with its arguments. Raises QueryError where there is none, or not in
         time."""
         what = "no query can be run on this machine: the log of the dashboard says why"
         try:
             self._hear(_START_S, "this machine is too busy to answer: try again")
             what = "the query needed too much memory, and was stopped"
-            self._end.send(work)
+            self._end.send(task)
             limit = f"the query was stopped after {seconds:g} s, its limit"
             return self._hear(seconds, f"{limit}: ask for fewer rows, GPUs or a shorter time")
         except (EOFError, OSError) as error:
@@ -157,7 +157,7 @@ class Console:
         for worker in workers:
             worker.stop()
 
-    def _answer(self, visitor: str, query: str, *work: Any) -> Any:
+    def _answer(self, visitor: str, query: str, *task: Any) -> Any:
         if len(query) > _LONGEST:
             raise QueryError(f"the query is longer than {_LONGEST:,} characters")
         with self._lock:
@@ -168,7 +168,7 @@ class Console:
             worker, self._ready = self._ready or _Worker(self._root, self._share), None
             self._busy[visitor] = worker
         try:
-            return worker.ask(work, self._limits.seconds)
+            return worker.ask(task, self._limits.seconds)
         finally:
             with self._lock:
                 if self._busy.get(visitor) is worker:

@@ -88,8 +88,8 @@ def serve(end: Connection, root: Path, share: Share) -> None:
         store.stream("SELECT 1 AS warm FROM runs LIMIT 1", lambda answer: answer.parts().read_all())
         _confine(share)
         end.send(None)
-        work, *arguments = end.recv()
-        end.send(work(store, *arguments))
+        function, *arguments = end.recv()
+        end.send(function(store, *arguments))
     except (EOFError, ConnectionError):
         return
     except WhorlError as error:
@@ -145,16 +145,15 @@ def _first_rows(answer: Stream) -> FirstRows:
     everything = pa.Table.from_batches(parts, reader.schema)
     table = everything.select(list(range(min(everything.num_columns, MOST_COLUMNS))))
     table = table.rename_columns(distinct(table.column_names))
-    whole = list(zip(*map(_texts, table.slice(0, MOST_ROWS).columns), strict=True))
-    shown = _fitting([[_short(cell) for cell in row] for row in whole])
+    cells = list(zip(*map(_texts, table.slice(0, MOST_ROWS).columns), strict=True))
     return FirstRows(
         columns=tuple(
             AnswerColumn(field.name, kind, is_number(field.type))
             for field, kind in zip(table.schema, answer.types, strict=False)
         ),
         all_columns=everything.num_columns,
-        rows=shown,
-        cut=sum(cell is not None and len(cell) > _LONGEST for row in whole for cell in row),
+        rows=_fitting([[_short(cell) for cell in row] for row in cells]),
+        cut=sum(cell is not None and len(cell) > _LONGEST for row in cells for cell in row),
         points=_points(table.slice(0, MOST_POINTS)),
         total=rows if complete else None,
     )

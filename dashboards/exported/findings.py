@@ -6,16 +6,15 @@ Nothing is judged here: `whorl verdicts` and `whorl verdicts fingerprint` judge 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple, dataclass, field
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
-from ...analysis.energy.meter import Energies
 from ...analysis.energy.readings import meters_of_many
+from ...analysis.energy.sensor import Floats
 from ...analysis.verdicts.verdict import ACROSS_NODES, State
 from ...store.views import OF_ALL_RUNS
 from ...store.vocabulary import EventKind
@@ -27,22 +26,23 @@ if TYPE_CHECKING:
 
 _IDENTITIES = f"select cluster, gpu, {', '.join(IDENTITY)}, memory_total from gpus_now"
 _JUDGED = (
-    f"select cluster, epoch_ns(judged_at) as at, gpus from judgements where {OF_ALL_RUNS} "
+    f"select cluster, epoch_ns(judged_at) / 1e9 as at, gpus from judgements where {OF_ALL_RUNS} "
     "qualify row_number() over (partition by cluster order by judged_at desc) = 1"
 )
-_VERDICTS = "select cluster, level, [each.gpu for each in gpus] as keys, kind, state, effect_pct, n from verdicts_now"
+_VERDICTS = (
+    "select cluster, level, [each.gpu for each in gpus] as gpu, kind, state, effect_pct / 100 as effect, n "
+    "from verdicts_now"
+)
 _FINGERPRINTS = (
-    "select cluster, gpu, class, workload, figure, ratio, ratio_low, ratio_high, peers, sittings "
+    "select cluster, gpu, workload, figure, ratio, ratio_low as low, ratio_high as high, peers, sittings "
     "from fingerprints_now where ratio is not null and workload is not null"
 )
 _EVENTS = (
-    "select cluster, gpu, kind, code, count(*) as n, epoch_ns(max(ts)) as at from events where gpu is not null "
-    "group by cluster, gpu, kind, code"
+    "select cluster, gpu, kind, code::varchar as code, count(*) as n, epoch_ns(max(ts)) as at from events "
+    "where gpu is not null group by cluster, gpu, kind, events.code"
 )
 
 _SETTLED_NS = 30 * 10**9  # newer rows may still come, from nodes whose clock or disk is slow
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -64,121 +64,88 @@ def find(store: Store, labels: GpuLabels, now_ns: int) -> Conclusions:
     """What is stored at present. Raises WhorlError."""
     rows = {(row["cluster"], row["gpu"]): row for row in store.sql(_IDENTITIES).to_pylist()}
     identities = {gpu: identity(row, labels[gpu], now_ns) for gpu, row in rows.items()}
-    events = store.sql(_EVENTS).to_pylist()
-    fingerprints = store.sql(_FINGERPRINTS).to_pylist()
-    verdicts = store.sql(_VERDICTS).to_pylist()
-    all_series = (
-        *_judged(store.sql(_JUDGED).to_pylist(), verdicts, labels, now_ns),
-        *_fingerprints(fingerprints, labels, now_ns),
-        _counted(events, labels, now_ns),
+    judgements, verdicts, prints, events = (
+        store.sql(query).polars() for query in (_JUDGED, _VERDICTS, _FINGERPRINTS, _EVENTS)
     )
-    about = {(row["cluster"], gpu) for row in verdicts for gpu in row["keys"] or ()}
-    about |= {(row["cluster"], row["gpu"]) for row in fingerprints}
-    xids = (row for row in events if row["kind"] == EventKind.XID and row["code"] is not None)
-    last_xid = {(row["cluster"], row["gpu"]): row["code"] for row in sorted(xids, key=itemgetter("at"))}
-    return Conclusions(rows, identities, all_series, frozenset(about), last_xid)
+    of_gpus = verdicts.explode("gpu").drop_nulls("gpu")
+    xids = events.filter(pl.col("kind") == EventKind.XID.value).drop_nulls("code").sort("at")
+    return Conclusions(
+        rows,
+        identities,
+        (*_judged(judgements, verdicts, of_gpus, now_ns), *_fingerprints(prints, now_ns), _counted(events, now_ns)),
+        frozenset(row for about in (of_gpus, prints) for row in about.select("cluster", "gpu").iter_rows()),
+        {(cluster, gpu): int(code) for cluster, gpu, code in xids.select("cluster", "gpu", "code").iter_rows()},
+    )
 
 
-def _judged(judgements: Iterable[Row], verdicts: Iterable[Row], labels: GpuLabels, now_ns: int) -> list[Series]:
+def _points(rows: pl.DataFrame, value: str, labels: Sequence[str], now_ns: int) -> list[Point]:
+    """The rows in which a column is known, as points with these columns as labels; a code that is missing is none."""
+    known = rows.drop_nulls(value).with_columns(pl.col("cluster").fill_null(""))
+    return [
+        ({name: label for name, label in names.items() if label is not None}, number, now_ns)
+        for names, number in zip(known.select(labels).iter_rows(named=True), known[value].to_list(), strict=True)
+    ]
+
+
+def _judged(judgements: pl.DataFrame, verdicts: pl.DataFrame, of_gpus: pl.DataFrame, now_ns: int) -> Iterable[Series]:
     """The newest judgement of each cluster: its findings by GPU, and how it stands as a whole."""
-    states: dict[tuple[str, ...], Point] = {}
-    effects: dict[tuple[str, ...], Point] = {}
-    peers: dict[tuple[str, ...], Point] = {}
-    counts: Counter[tuple[str, str, str, str]] = Counter()
-    for row in verdicts:
-        counts[row["cluster"], row["level"], row["kind"], row["state"]] += 1
-        for gpu in row["keys"] or () if row["level"] not in ACROSS_NODES else ():
-            point = {**labels[row["cluster"], gpu], "level": row["level"], "kind": row["kind"]}
-            key = tuple(point.values())  # a GPU may have such a finding for two figures: the worst is first, and stays
-            for state in State:
-                value = int(row["state"] == state)
-                states.setdefault((*key, state.value), ({**point, "state": state.value}, value, now_ns))
-            if row["effect_pct"] is not None:
-                effects.setdefault(key, (point, row["effect_pct"] / 100, now_ns))
-            if row["n"] is not None:
-                peers.setdefault(key, (point, row["n"], now_ns))
-    clusters = [({"cluster": row["cluster"] or ""}, row) for row in judgements]
-    counted = [
-        ({"cluster": cluster or "", "level": level, "kind": kind, "state": state}, n, now_ns)
-        for (cluster, level, kind, state), n in counts.items()
-    ]
-    return [
-        series("gpu_verdict", ONE, "gauge", "state of a finding about the GPU or its node: 1 for the state that it is "
-               "in, else 0; a GPU without a finding has no such series", [*states.values()]),
-        series("gpu_verdict_effect", RATIO, "gauge", "size of that finding against the peers' level; slower, hotter and"
-               " more power are positive", [*effects.values()]),
-        series("gpu_verdict_peers", ONE, "gauge", "how many GPUs, or nodes, that finding rests on, itself included",
-               [*peers.values()]),
-        series("verdicts", ONE, "gauge", "how many findings the newest judgement has", counted),
-        series("judged_gpus", ONE, "gauge", "how many GPUs the newest judgement of all runs is about",
-               [(cluster, row["gpus"], now_ns) for cluster, row in clusters]),
-        series("judged", TIMESTAMP, "gauge", "when the GPUs were judged last, since 1970",
-               [(cluster, row["at"] / 1e9, now_ns) for cluster, row in clusters]),
-    ]  # fmt: skip
-
-
-def _fingerprints(rows: Iterable[Row], labels: GpuLabels, now_ns: int) -> list[Series]:
-    """Of each figure of the newest fingerprint: its ratio to the peers, with interval and number."""
-    points = [
-        ({**labels[row["cluster"], row["gpu"]], "workload": row["workload"], "figure": row["figure"]}, row)
-        for row in rows
-    ]
-    ratios, peers, sittings = (
-        [(point, row[name], now_ns) for point, row in points] for name in ("ratio", "peers", "sittings")
+    kinds = ("cluster", "gpu", "level", "kind")
+    of_gpus = of_gpus.filter(~pl.col("level").is_in(list(ACROSS_NODES)))
+    states = pl.DataFrame({"each": [state.value for state in State]})
+    # A GPU may have such a finding for two figures: the worst is first, and counts.
+    in_states = of_gpus.unique(kinds, keep="first", maintain_order=True).join(states, how="cross")
+    in_states = in_states.with_columns(
+        pl.col("each").alias("state"), is_so=(pl.col("state") == pl.col("each")).cast(int)
     )
-    ends: list[Point] = [
-        ({**point, "end": end}, row[f"ratio_{end}"], now_ns)
-        for point, row in points
-        for end in ("low", "high")
-        if row[f"ratio_{end}"] is not None
-    ]
-    return [
+    effects, peers = (
+        of_gpus.drop_nulls(name).unique(kinds, keep="first", maintain_order=True) for name in ("effect", "n")
+    )
+    counted = verdicts.group_by("cluster", "level", "kind", "state", maintain_order=True).agg(count=pl.len())
+    return (
+        series("gpu_verdict", ONE, "gauge", "state of a finding about the GPU or its node: 1 for the state that it is "
+               "in, else 0; a GPU without a finding has no such series",
+               _points(in_states, "is_so", (*kinds, "state"), now_ns)),
+        series("gpu_verdict_effect", RATIO, "gauge", "size of that finding against the peers' level; slower, hotter and"
+               " more power are positive", _points(effects, "effect", kinds, now_ns)),
+        series("gpu_verdict_peers", ONE, "gauge", "how many GPUs, or nodes, that finding rests on, itself included",
+               _points(peers, "n", kinds, now_ns)),
+        series("verdicts", ONE, "gauge", "how many findings the newest judgement has",
+               _points(counted, "count", ("cluster", "level", "kind", "state"), now_ns)),
+        series("judged_gpus", ONE, "gauge", "how many GPUs the newest judgement of all runs is about",
+               _points(judgements, "gpus", ("cluster",), now_ns)),
+        series("judged", TIMESTAMP, "gauge", "when the GPUs were judged last, since 1970",
+               _points(judgements, "at", ("cluster",), now_ns)),
+    )  # fmt: skip
+
+
+def _fingerprints(prints: pl.DataFrame, now_ns: int) -> Iterable[Series]:
+    """Of each figure of the newest fingerprint: its ratio to the peers, with interval and number."""
+    figure = ("cluster", "gpu", "workload", "figure")
+    bounds = prints.unpivot(on=["low", "high"], index=figure, variable_name="end")
+    return (
         series("gpu_fleet", RATIO, "gauge", "a figure of the GPU over the median of its peers: GPUs of its model with "
-               "the same workload", ratios),
+               "the same workload", _points(prints, "ratio", figure, now_ns)),
         series("gpu_fleet_ratio_bound", ONE, "gauge", "the ends of the 95 % interval of that ratio in another sitting",
-               ends),
-        series("gpu_fleet_peers", ONE, "gauge", "how many GPUs that ratio compares, itself included", peers),
-        series("gpu_fleet_sittings", ONE, "gauge", "how many sittings that figure rests on", sittings),
-    ]  # fmt: skip
+               _points(bounds, "value", (*figure, "end"), now_ns)),
+        series("gpu_fleet_peers", ONE, "gauge", "how many GPUs that ratio compares, itself included",
+               _points(prints, "peers", figure, now_ns)),
+        series("gpu_fleet_sittings", ONE, "gauge", "how many sittings that figure rests on",
+               _points(prints, "sittings", figure, now_ns)),
+    )  # fmt: skip
 
 
-def _counted(events: Iterable[Row], labels: GpuLabels, now_ns: int) -> Series:
+def _counted(events: pl.DataFrame, now_ns: int) -> Series:
     """How many events of each kind are stored about each GPU."""
-    points: list[Point] = []
-    for row in events:
-        code = {} if row["code"] is None else {"code": str(row["code"])}
-        points.append(({**labels[row["cluster"], row["gpu"]], "kind": row["kind"], **code}, row["n"], now_ns))
     meaning = "events of a GPU that are stored, by kind and number of the error"
-    return series("gpu_events", ONE, "counter", meaning, points)
+    return series(
+        "gpu_events", ONE, "counter", meaning, _points(events, "n", ("cluster", "gpu", "kind", "code"), now_ns)
+    )
 
 
 # -- energy since the exporter began -----------------------------------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True)
-class EnergySum:
-    """Of one GPU: its energy, how much less or more it could be, and the time with and without readings that count."""
-
-    energy_j: float = 0.0
-    below_j: float = 0.0
-    above_j: float = 0.0
-    measured_s: float = 0.0
-    lacking_s: float = 0.0
-
-    def plus(self, further: EnergySum) -> EnergySum:
-        """The sum of both."""
-        return EnergySum(*(a + b for a, b in zip(astuple(self), astuple(further), strict=True)))
-
-
-def _sums(used: Energies, seconds: float) -> list[EnergySum]:
-    """The energy of each window, as a sum."""
-    figures = np.stack([used.energy_j, used.below_j, used.above_j, used.measured_s]).T.tolist()
-    return [
-        EnergySum(lacking_s=seconds)
-        if reason
-        else EnergySum(energy, below, above, measured, max(0.0, seconds - measured))
-        for reason, (energy, below, above, measured) in zip(used.reason.tolist(), figures, strict=True)
-    ]
+_SUMS = ("energy_j", "below_j", "above_j", "measured_s", "lacking_s")
+"""Of one GPU: its energy, how much less or more it could be, and the time with and without readings that count."""
 
 
 class Metered:
@@ -189,7 +156,8 @@ class Metered:
 
     def __init__(self, store: Store, since_ns: int) -> None:
         self._store, self._to = store, since_ns
-        self._sums: dict[Gpu, EnergySum] = {}
+        self._sums: dict[Gpu, Floats] = {}
+        """(5,) as `_SUMS` has them."""
 
     def advance(self, now_ns: int, ended: Callable[[], bool] = lambda: False) -> None:
         """Add what was used since the last time. Raises StoreError; then, and where it is `ended`, nothing is added."""
@@ -200,10 +168,13 @@ class Metered:
         for meters in meters_of_many(self._store, since_ns=began, until_ns=until):
             if ended():
                 return
-            n = len(meters)
+            n, seconds = len(meters), (until - began) / 1e9
             used = meters.over(np.arange(n), np.full(n, began), np.full(n, until))
-            for gpu, grown in zip(meters.gpus, _sums(used, (until - began) / 1e9), strict=True):
-                sums[gpu] = sums.get(gpu, EnergySum()).plus(grown)
+            lacking_s = np.maximum(0.0, seconds - used.measured_s)
+            figures = np.stack([used.energy_j, used.below_j, used.above_j, used.measured_s, lacking_s], axis=1)
+            figures[used.reason != ""] = (0.0, 0.0, 0.0, 0.0, seconds)
+            for gpu, grown in zip(meters.gpus, figures, strict=True):
+                sums[gpu] = sums.get(gpu, 0.0) + grown
         self._sums, self._to = sums, until
 
     def series(self, labels: GpuLabels) -> list[Series]:
@@ -211,7 +182,8 @@ class Metered:
         at, sums = self._to, self._sums
 
         def points(name: str, **side: str) -> list[Point]:
-            return [({**labels[gpu], **side}, getattr(total, name), at) for gpu, total in sums.items()]
+            place = _SUMS.index(name)
+            return [({**labels[gpu], **side}, float(total[place]), at) for gpu, total in sums.items()]
 
         doubt = [*points("below_j", side="below"), *points("above_j", side="above")]
         return [
