@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from . import commits, journal_file, notes, parquet, replacing
+from . import commits, journal_file, notes, parquet
 from .file_names import Bounds
 from .parquet import Verified
 from .schema import LATE, TABLES
@@ -25,10 +25,6 @@ def check(root: Path) -> dict[Path, str]:
     with files.readable(root):
         reasons |= _journals(root) | commits.damaged(root)
         notes.newest(root, reasons.__setitem__)
-        for log in replacing.registrations(root):
-            if log.damaged is not None:
-                command = f"whorl store register --store {root} --{log.log}"
-                reasons[replacing.registration_path(root, log.log)] = f"{log.damaged}; `{command}` writes it anew"
         verified = Verified(root, use_log=False)
         for spec in (*TABLES, LATE):
             for path in parquet.paths_in(root, spec, Bounds()):

@@ -22,7 +22,7 @@ from .system import files
 ABOUT = "store.toml"
 _DEMO = "store"  # in the folder of a demo, beside its report
 _TABLES = {spec.name for spec in (*TABLES, *BOOKKEEPING)}
-_FOLDERS = _TABLES | {commits.PENDING, journal_file.FOLDER, replacing.REGISTERED, replacing.ICEBERG}
+_FOLDERS = _TABLES | {commits.PENDING, journal_file.FOLDER, replacing.ICEBERG}
 _MADE_FIRST = _TABLES | {CATALOG, commits.PENDING, commits.IMPORTING, telemetry_files.PLACING, ABOUT}
 _MAKING_S = 3.0  # to make a store takes a third of a second
 

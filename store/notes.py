@@ -1,4 +1,4 @@
-"""Numbered notes in `replaced/`: which files readers leave out, and which process replaces files.
+"""Numbered notes in `replaced/`: which files readers leave out, which process replaces files, and the table logs.
 
 No file system renames several files at once. So a note says at once which files have changed places (see `replacing`),
 and the note with the highest number counts. A note appears by link(2), which only one process can do for a number.
@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..errors import FormatError, StoreError
 from .formats import is_later, other_format
@@ -39,9 +39,28 @@ Skip = Callable[[Path, str], None]
 
 
 @dataclass(frozen=True)
+class TableLog:
+    """A table log: when its tables last were those of the store, and what they no longer name.
+
+    Times in s since 1970, of the file system; `moved_on_s` is None of a log that was never completed. `released`:
+    replaced files that no table of the log names, with the time of that. `place`: the folder of the store then.
+    """
+
+    moved_on_s: float | None = None
+    released: Mapping[str, float] = field(default_factory=dict)
+    place: str = ""
+
+    def waits_for(self, name: str, now_s: float, grace_s: float) -> bool:
+        """Whether a replaced file must stay for the readers of this log."""
+        released_s = self.released.get(name)
+        return released_s is None or 0 <= now_s - released_s < grace_s
+
+
+@dataclass(frozen=True)
 class ReplacementNote:
     """What a note says: who holds the store (None: nobody), the step, the new files of step 1, and the files that
-    readers leave out because others replaced them, with the time (s since 1970, of the file system) of that."""
+    readers leave out because others replaced them, with the time (s since 1970, of the file system) of that; and the
+    table logs by name, "delta" or "iceberg"."""
 
     number: int = 0
     owner: str | None = None
@@ -49,6 +68,7 @@ class ReplacementNote:
     new: tuple[str, ...] = ()
     old: Mapping[str, float] = field(default_factory=dict)
     format: str = str(FORMAT)
+    logs: Mapping[str, TableLog] = field(default_factory=dict)
 
     @property
     def hidden(self) -> list[str]:
@@ -120,11 +140,18 @@ def _read(path: Path, number: int) -> ReplacementNote:
         owner = fields["owner"]
         if owner is not None and not _OWNER.fullmatch(owner):
             raise ValueError(f"it names {owner!r}, which is no process")
-        return ReplacementNote(number, owner, int(fields["step"]), new, old, version)
+        logs = {str(name): _log_of(state) for name, state in fields.get("logs", {}).items()}
+        return ReplacementNote(number, owner, int(fields["step"]), new, old, version, logs)
     except FileNotFoundError:
         raise
     except (OSError, KeyError, TypeError, AttributeError, OverflowError, MemoryError) as error:
         raise ValueError(f"it is damaged ({str(error).splitlines()[0] if str(error) else error!r})") from error
+
+
+def _log_of(state: Mapping[str, Any]) -> TableLog:
+    moved_on_s = state["moved_on_s"]
+    released = {str(name): float(since_s) for name, since_s in state["released"].items()}
+    return TableLog(None if moved_on_s is None else float(moved_on_s), released, str(state["place"]))
 
 
 def _text_of(content: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 Who makes the next note (see `notes`) holds the store, and who was taken over meets the number taken and stops.
 
-    claim      a note of the process that compacts or prunes; the time of its newest note is its heartbeat
+    claim      a note of the process that replaces files; the time of its newest note is its heartbeat
     step 1     leave out the new files; then they are renamed into place
     step 2     leave out the old files instead: with this one note they have changed places
     release    a note without a process; the old files are removed when queries that began before have ended, and when
@@ -17,7 +17,7 @@ taken over at once, one of another host when its heartbeat is `TAKE_OVER_S` old,
 
 A table log (`table_logs`: Delta, Iceberg) is read by other programs, which look at no note. So what was replaced stays
 until every log of the store has moved on to the files that came instead, and `LOG_GRACE_S` more, for queries that began
-before. A file of JSON for each log in `registered/` says so, without the library that the log needs.
+before. Who moves a log on holds the store, too, and says so in a note: this needs no library.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from ..errors import StoreError
 from . import notes
-from .notes import ReplacementNote
+from .notes import ReplacementNote, TableLog
 from .schema import FORMAT, REPLACED
 from .system import files, processes
 
@@ -40,14 +40,11 @@ SETTLE_S = 5.0
 GRACE_S = 60.0
 TAKE_OVER_S = 600.0
 _BEAT_S = 60.0
+_LOOK_S = 0.1
 _CACHED_S = 65.0  # NFS shows a folder from memory for 30 to 60 s (acdirmin, acdirmax)
-REGISTERED = "registered"
 ICEBERG = "iceberg"
 """The folder of a store that has the catalogue and the metadata of its Iceberg tables."""
-LOGS = ("delta", "iceberg")
-"""The names of the logs that whorl writes."""
 LOG_GRACE_S = 3600.0
-_MOST_REGISTERED = 1 << 28  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,21 +128,37 @@ class Compactor:
     """The one process that replaces files of a store, as long as the block runs; at its end all files that it replaces
     change places, and before that where they take much space.
 
-    Entering raises TakenError where another one is at work. A long pass should call `beat`. `version`: the format of a
-    store that has no note.
+    Entering raises TakenError where another one is at work, after `wait_s` seconds. A long pass should call `beat`.
+    `version`: the format of a store that has no note.
     """
 
     most_bytes: float = 1 << 30
     """New files that take more change places at once."""
 
-    def __init__(self, root: Path, pace: Pace, version: str = str(FORMAT)) -> None:
-        self.root, self.pace, self._version = root, pace, version
+    def __init__(self, root: Path, pace: Pace, version: str = str(FORMAT), *, wait_s: float = 0.0) -> None:
+        self.root, self.pace, self._version, self._wait_s = root, pace, version, wait_s
         self._owner = processes.owner()
         self._note = ReplacementNote()
         self._beat_s = time.monotonic()
         self._batch = NewFiles()
 
     def __enter__(self) -> Self:
+        until = time.monotonic() + self._wait_s
+        while True:
+            try:
+                self._claim()
+                break
+            except TakenError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(_LOOK_S)
+        _at_work.add(self.root)
+        if self._note.step == 1:  # its switch was never made: nobody has read these files
+            self._take_back()
+        self.tidy()
+        return self
+
+    def _claim(self) -> None:
         with files.readable(self.root):
             highest = max(notes.numbers(self.root), default=0)
             last = notes.newest(self.root, strict=True)
@@ -155,11 +168,6 @@ class Compactor:
             self._remove_notes(notes.listed(self.root)[1])  # one would count as soon as numbers reach it
         self._note = replace(last, number=highest)
         self._advance(replace(last, owner=self._owner))
-        _at_work.add(self.root)
-        if last.step == 1:  # its switch was never made: nobody has read these files
-            self._take_back()
-        self.tidy()
-        return self
 
     def __exit__(self, *raised: object) -> None:
         try:
@@ -188,8 +196,9 @@ class Compactor:
         host, _, remainder = (note.owner or "").partition("-")
         holder = f"process {remainder.split('-')[1]} on {host}" if remainder.count("-") >= 2 else "another process"
         return TakenError(
-            f"{holder} compacts or prunes {self.root} ({notes.path_of(self.root, note.number)}): wait for it; if it is "
-            f"dead, another may take over {TAKE_OVER_S / 60:g} minutes after its last sign of life"
+            f"{holder} compacts or prunes {self.root}, or brings its table logs up to date "
+            f"({notes.path_of(self.root, note.number)}): wait for it; if it is dead, "
+            f"another may take over {TAKE_OVER_S / 60:g} minutes after its last sign of life"
         )
 
     def _dead(self, note: ReplacementNote) -> bool:
@@ -242,6 +251,16 @@ class Compactor:
             time.sleep(min(remainder, _BEAT_S / 2))
             self.beat()
 
+    @property
+    def note(self) -> ReplacementNote:
+        """The newest note, which this process made."""
+        return self._note
+
+    def set_log(self, name: str, log: TableLog | None) -> None:
+        """Note the state of a table log; None: there is no such log any more. Raises StoreError."""
+        others = {other: state for other, state in self._note.logs.items() if other != name}
+        self._advance(replace(self._note, logs=others if log is None else {**others, name: log}))
+
     @contextlib.contextmanager
     def replacing(self, old: Iterable[Path]) -> Iterator[NewFiles]:
         """The files that the block adds stand for `old` ones, if it ends without an error."""
@@ -286,7 +305,7 @@ class Compactor:
         """Remove the old files whose time has come, and the notes that no longer count."""
         with contextlib.suppress(OSError, StoreError):
             now_s = files.clock(self.root / REPLACED.name)
-            if removable := due(self.root, self._note, now_s, self.pace.grace_s):
+            if removable := due(self._note, now_s, self.pace.grace_s):
                 self._remove(removable)
                 still_hidden = {name: since for name, since in self._note.old.items() if name not in removable}
                 self._advance(replace(self._note, step=2 if still_hidden else 0, old=still_hidden))
@@ -315,7 +334,7 @@ def tidy(root: Path) -> None:
     with contextlib.suppress(OSError, StoreError):
         note, pace = notes.newest(root), pace_of(root)
         clock_s = files.clock(root / REPLACED.name) if note.old else 0.0
-        if note.step == 1 or due(root, note, clock_s, pace.grace_s):
+        if note.step == 1 or due(note, clock_s, pace.grace_s):
             with Compactor(root, pace):
                 pass
 
@@ -323,64 +342,13 @@ def tidy(root: Path) -> None:
 # -- table logs ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Registration:
-    """A log of a store: when its tables last were those of the store, and what they no longer name.
-
-    `moved_on_s`: s since 1970, of the file system; None of a log that was never completed. `released`: replaced files
-    that no table of the log names, with the time of that. `place`: the folder of the store then. `damaged`: why the
-    file that says this cannot be read; then nothing is released.
-    """
-
-    log: str
-    moved_on_s: float | None = None
-    released: Mapping[str, float] = field(default_factory=dict)
-    place: str = ""
-    damaged: str | None = None
-
-    def waits_for(self, name: str, now_s: float, grace_s: float) -> bool:
-        """Whether a replaced file must stay for the readers of this log."""
-        released_s = self.released.get(name)
-        return released_s is None or 0 <= now_s - released_s < grace_s
-
-
-def registration_path(root: Path, log: str) -> Path:
-    return root / REGISTERED / f"{log}.json"
-
-
-def registrations(root: Path) -> list[Registration]:
-    """The logs of a store. Raises OSError where its folder cannot be read."""
-    names = files.names_in(root / REGISTERED)
-    return [_registration(root, log) for log in LOGS if f"{log}.json" in names]
-
-
-def _registration(root: Path, log: str) -> Registration:
-    try:
-        fields = files.parse_json_with_sum(files.read_small(registration_path(root, log), _MOST_REGISTERED).encode())
-        released = {str(name): float(since_s) for name, since_s in fields["released"].items()}
-        moved_on_s = fields["moved_on_s"]
-        return Registration(log, None if moved_on_s is None else float(moved_on_s), released, str(fields["place"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        return Registration(log, damaged=str(error) or repr(error))
-
-
-def write_registration(root: Path, registration: Registration) -> None:
-    """Write what is said of a log, at once and durably. Raises StoreError."""
-    path = registration_path(root, registration.log)
-    try:
-        files.put(path, files.json_with_sum(asdict(registration)), below=True)
-    except OSError as error:
-        raise files.failed("write", path, error) from error
-
-
 @dataclass
 class LogStatus:
     """A table log: when its tables last were those of the store (s since 1970; None: never), and the replaced files
-    that stay because it may name them, since when, and their `bytes`. `damaged`: why its state cannot be read."""
+    that stay because it may name them, since when, and their `bytes`."""
 
     log: str
     moved_on: float | None
-    damaged: str | None = None
     waiting: int = 0
     bytes: int = 0
     since: float | None = None
@@ -389,23 +357,18 @@ class LogStatus:
 def statuses(root: Path, note: ReplacementNote) -> list[LogStatus]:
     """The state of each log, by the newest note. Raises OSError."""
     out = []
-    for registration in registrations(root):
-        log = LogStatus(registration.log, registration.moved_on_s, registration.damaged)
-        for name, since_s in note.old.items():
-            if name not in registration.released and (root / name).exists():
-                log.waiting += 1
-                log.bytes += (root / name).stat().st_size
-                log.since = since_s if log.since is None else min(log.since, since_s)
-        out.append(log)
+    for name, log in sorted(note.logs.items()):
+        waiting = {old: since_s for old, since_s in note.old.items() if old not in log.released}
+        sizes = [(root / old).stat().st_size for old in waiting if (root / old).exists()]
+        out.append(LogStatus(name, log.moved_on_s, len(sizes), sum(sizes), min(waiting.values(), default=None)))
     return out
 
 
-def due(root: Path, note: ReplacementNote, now_s: float, grace_s: float) -> list[str]:
+def due(note: ReplacementNote, now_s: float, grace_s: float) -> list[str]:
     """The replaced files of a note that may be removed at a time (s since 1970), also where their own time lies ahead.
 
-    `grace_s`: how long they stay for readers of the store; 0 where nobody reads it. Raises OSError.
+    `grace_s`: how long they stay for readers of the store; 0 where nobody reads it.
     """
     names = [name for name, since_s in note.old.items() if not 0 <= now_s - since_s < grace_s]
-    for registration in registrations(root) if names else ():
-        names = [name for name in names if not registration.waits_for(name, now_s, LOG_GRACE_S if grace_s else 0.0)]
-    return names
+    log_grace_s = LOG_GRACE_S if grace_s else 0.0
+    return [name for name in names if not any(log.waits_for(name, now_s, log_grace_s) for log in note.logs.values())]

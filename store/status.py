@@ -106,10 +106,9 @@ def _status(store: Store) -> Status:
     out.to_be_removed, out.logs = len(replaced), replacing.statuses(root, note)
     if replaced and not any(log.waiting for log in out.logs):
         out.removed_at = max(replaced.values()) + replacing.pace_of(root).grace_s
-        for log in replacing.registrations(root):
-            out.removed_at = max(
-                out.removed_at, replacing.LOG_GRACE_S + max(log.released.get(name, 0.0) for name in replaced)
-            )
+        for log in note.logs.values():
+            released_s = max(log.released.get(name, 0.0) for name in replaced)
+            out.removed_at = max(out.removed_at, replacing.LOG_GRACE_S + released_s)
     skipped = store.skipped | checking.without_a_journals_name(root)
     out.skipped = {str(path): reason for path, reason in skipped.items()}
     out.free = shutil.disk_usage(root).free

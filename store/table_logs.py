@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
 from . import file_names, folder, notes, replacing, snapshot
-from .notes import retried
+from .notes import TableLog
 from .parquet import WRITTEN
-from .replacing import LogStatus, Registration
-from .schema import COLUMNS, FORMAT, LATE, LATEST, TABLES, TELEMETRY, Table, arrow_schema
+from .replacing import Compactor, LogStatus
+from .schema import COLUMNS, FORMAT, LATE, LATEST, REPLACED, TABLES, TELEMETRY, Table, arrow_schema
 from .system import files
-from .system.locks import locked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,55 +82,37 @@ def register(store: Store, log: str, *, progress: Callable[[str], None] = lambda
     """Bring a log ("delta" or "iceberg") to the files of the store, one version for each table that changed.
 
     Where the store has no such log it is made. A process that is killed leaves each table at one version or the next.
-    `progress` is called with the table that is next. Raises StoreError, also where another process does the same.
+    `progress` is called with the table that is next. Raises StoreError, also where another process replaces files, or
+    brings a log up to date.
     """
-    root = store.root
-    try:
-        with files.readable(root):
-            files.make_folder(root / replacing.REGISTERED)
-            with locked(root / replacing.REGISTERED / f"{log}.lock", f"the {log} log", wait_s=_WAIT_S):
-                return _moved_on(store, log, progress)
-    except OSError as error:
-        raise files.failed("write", root / replacing.REGISTERED, error) from error
-
-
-def _moved_on(store: Store, log: str, progress: Callable[[str], None]) -> MovedOn:
     root = store.root
     tables = _KINDS[log](root)
     tables.check()
-    before = next((state for state in replacing.registrations(root) if state.log == log), None)
-    place = str(root.resolve())
-    if before is None:
-        before = Registration(log, place=place)
-        replacing.write_registration(root, before)  # from here on no file goes that the log is about to name
-        folder.write_views(root, folder.read_about(root))  # those of an older store would read the log's own files
-    elif tables.bound_to_place and before.place != place:
-        tables.forget()
-    gone, listed = _snapshot(store)
-    moved = MovedOn(log, unreadable=[f"{path}: {reason}" for path, reason in store.skipped.items()])
-    for spec in _TABLES:
-        progress(spec.name)
-        try:
-            moved.tables.append(tables.move_on(spec, listed[spec.name]))
-        except StoreError:
-            raise
-        except Exception as error:  # those of SQLAlchemy, Avro, pydantic and the libraries have no class in common
-            raise _failed(root, log, tables.place_of(spec), error) from error
-    now_s = files.clock(root / replacing.REGISTERED)
-    released = {name: before.released.get(name, now_s) for name in gone}
-    replacing.write_registration(root, Registration(log, now_s, released, place))
+    with files.readable(root), Compactor(root, replacing.pace_of(root), wait_s=_WAIT_S) as compactor:
+        place = str(root.resolve())
+        before = compactor.note.logs.get(log)
+        if before is None:
+            before = TableLog(place=place)
+            compactor.set_log(log, before)  # from here on no file goes that the log is about to name
+            folder.write_views(root, folder.read_about(root))  # those of an older store would read the log's own files
+        elif tables.bound_to_place and before.place != place:
+            tables.forget()
+        listing = snapshot.take(root, [spec.name for spec in _TABLES], store.skip)
+        sound = {spec: store.sound(spec.name, listing.files[spec.name]) for spec in _TABLES}
+        moved = MovedOn(log, unreadable=[f"{path}: {reason}" for path, reason in store.skipped.items()])
+        for spec, paths in sound.items():
+            progress(spec.name)
+            compactor.beat()
+            try:
+                moved.tables.append(tables.move_on(spec, paths))
+            except StoreError:
+                raise
+            except Exception as error:  # those of SQLAlchemy, Avro, pydantic and the libraries have no class in common
+                raise _failed(root, log, tables.place_of(spec), error) from error
+        now_s = files.clock(root / REPLACED.name)
+        released = {name: before.released.get(name, now_s) for name in compactor.note.old}
+        compactor.set_log(log, TableLog(now_s, released, place))
     return moved
-
-
-def _snapshot(store: Store) -> tuple[list[str], dict[str, list[Path]]]:
-    """Replaced files that no reader of the store sees, and the sound files that they see of each table."""
-
-    def look() -> tuple[list[str], dict[str, list[Path]]]:
-        gone = [*notes.newest(store.root).old]
-        listing = snapshot.take(store.root, [spec.name for spec in _TABLES], store.skip)
-        return gone, {spec.name: store.sound(spec.name, listing.files[spec.name]) for spec in _TABLES}
-
-    return retried(store.root, look)
 
 
 def move_on(store: Store, *, progress: Callable[[str], None] = lambda _: None) -> list[MovedOn]:
@@ -139,27 +120,26 @@ def move_on(store: Store, *, progress: Callable[[str], None] = lambda _: None) -
     root = store.root
     moved: list[MovedOn] = []
     with files.readable(root):
-        for registration in replacing.registrations(root):
+        for log in sorted(notes.newest(root).logs):
             try:
-                moved.append(register(store, registration.log, progress=progress))
+                moved.append(register(store, log, progress=progress))
             except StoreError as error:
-                moved.append(
-                    MovedOn(registration.log, failure=str(error), has_library=not isinstance(error, LibraryError))
-                )
+                moved.append(MovedOn(log, failure=str(error), has_library=not isinstance(error, LibraryError)))
         states = {state.log: state for state in replacing.statuses(root, notes.newest(root))}
-    for log in moved:
-        log.status = states.get(log.log)
+    for moved_log in moved:
+        moved_log.status = states.get(moved_log.log)
     return moved
 
 
 def forget(root: Path, log: str) -> None:
     """Remove a log, so that compaction no longer keeps files for it. The store's own files stay. Raises StoreError."""
-    if not any(state.log == log for state in replacing.registrations(root)):
-        raise StoreError(f"{root} has no {log} log")
+    with files.readable(root):
+        if log not in notes.newest(root).logs:
+            raise StoreError(f"{root} has no {log} log")
     try:
-        with locked(root / replacing.REGISTERED / f"{log}.lock", f"the {log} log", wait_s=_WAIT_S):
+        with Compactor(root, replacing.pace_of(root), wait_s=_WAIT_S) as compactor:
             _KINDS[log](root).forget()
-            files.remove_inside(root, replacing.registration_path(root, log))
+            compactor.set_log(log, None)
     except OSError as error:
         raise files.failed("remove", Path(error.filename or root), error) from error
 

@@ -231,9 +231,6 @@ def moved_on(logs: Sequence[MovedOn], store: str) -> Iterator[str]:
 def log_state(log: LogStatus, store: str) -> str:
     """How far a log has moved on, what waits for it, and what to do."""
     command = f"whorl store register --store {shlex.quote(store)}"
-    if log.damaged is not None:
-        text = f"of which nothing is known ({log.damaged}), so that every replaced file stays"
-        return f"{text}: run `{command} --{log.log}`"
     since = "never completed" if log.moved_on is None else f"up to date at {_utc(log.moved_on)}"
     if not log.waiting or log.since is None:
         return since if log.moved_on is not None else f"{since}: run `{command}`"

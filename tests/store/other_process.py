@@ -138,7 +138,7 @@ def main() -> None:
         sys.meta_path.insert(0, _Finder())
     for library in ("duckdb", "polars", "pyarrow.parquet"):  # here, so that no child has to
         import_module(library)
-    from whorl.store import Store, merging, replacing, table_logs, telemetry_files
+    from whorl.store import Store, merging, table_logs, telemetry_files
     from whorl.store.schema import table
     from whorl.store.upgrade import upgrade
     from whorl.tests.store.frozen.answers import answers
@@ -151,7 +151,7 @@ def main() -> None:
         if what == "upgrade":
             calls = _killed_at(kill)
             return vars(upgrade(Path(root), offline=True)) | {"steps": len(calls)}
-        if what in replacing.LOGS:
+        if what in ("delta", "iceberg"):
             table_logs._TABLES = (table("telemetry"), table("late"))
             steps = _killed_at(kill, *_commits(what), (os, "fsync"))
             table_logs.register(Store(root), what)

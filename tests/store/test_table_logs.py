@@ -24,7 +24,6 @@ from whorl.errors import StoreError
 from whorl.store import Store, notes, replacing, table_logs
 from whorl.store.schema import LATEST, TABLES, table
 from whorl.store.system import files
-from whorl.store.system.locks import locked
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.sizes import sample
 from whorl.tests.store.journaler import (
@@ -42,6 +41,7 @@ from whorl.tests.store.other_process import asked as asked_process
 from whorl.tests.store.test_engines import make
 from whorl.tests.stores import new_store
 
+LOGS = ("delta", "iceberg")
 THIRTY = {("a", second): second for second in range(30)}
 
 
@@ -98,18 +98,19 @@ def logged(store: Store, log: str = "delta") -> Powers:
 def later(store: Store, seconds: float) -> None:
     """Let the files that were replaced, and the versions that no longer name them, be older by so many seconds."""
     note = notes.newest(store.root)
-    aged = {name: since_s - seconds for name, since_s in note.old.items()}
-    notes.add(store.root, replace(note, number=note.number + 1, old=aged))
-    for registration in replacing.registrations(store.root):
-        released = {name: since_s - seconds for name, since_s in registration.released.items()}
-        replacing.write_registration(store.root, replace(registration, released=released))
+    old = {name: since_s - seconds for name, since_s in note.old.items()}
+    logs = {
+        name: replace(log, released={old: since_s - seconds for old, since_s in log.released.items()})
+        for name, log in note.logs.items()
+    }
+    notes.add(store.root, replace(note, number=note.number + 1, old=old, logs=logs))
 
 
 # -- what is in a log --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("log", replacing.LOGS)
+@pytest.mark.parametrize("log", LOGS)
 def test_every_table_of_a_log_has_the_rows_of_the_store(built_once: BuiltOnce, tmp_path: Path, log: str) -> None:
     built = built_once("engines", lambda folder: make(folder / "store")) / "store"
     store = Store.open(shutil.copytree(built, tmp_path / "store"))
@@ -254,7 +255,7 @@ def test_a_path_that_the_library_would_take_for_another_one_is_refused(tmp_path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("log", replacing.LOGS)
+@pytest.mark.parametrize("log", LOGS)
 def test_rows_of_no_gpu_and_of_any_year_are_in_a_log(store: Store, few_tables: None, log: str) -> None:
     odd = pa.array([-(2**62), 2**62, 0], pa.int64()).cast(pa.timestamp("us"))
     store.append({"telemetry": pa.table({"ts": odd, "gpu": pa.array([None, "g", "g"]), "power_mw": [1, 2, 3]})}, "odd")
@@ -330,19 +331,17 @@ def test_a_log_that_is_forgotten_keeps_nothing(store: Store, quick: None, few_ta
     assert "choose --delta" in verb("register", "--store", store.root, status=2)
 
 
-def test_a_damaged_state_of_a_log_keeps_every_file_and_is_told(store: Store, quick: None, few_tables: None) -> None:
+def test_a_damaged_note_keeps_every_file_that_a_log_names(store: Store, quick: None, few_tables: None) -> None:
     fill(store)
     verb("register", "--store", store.root, "--delta")
-    path = replacing.registration_path(store.root, "delta")
-    path.write_bytes(path.read_bytes()[:-2])
     store.compact(now=LATER)
-    note = notes.newest(store.root)
-    notes.add(store.root, replace(note, number=note.number + 1, old=dict.fromkeys(note.old, 0.0)))
+    later(store, 10_000)
+    path = notes.path_of(store.root, notes.newest(store.root).number)
+    path.write_bytes(path.read_bytes()[:-2000])
     Store.open(store.root)
     assert len(segments(store)) == 4
-    assert "nothing is known (it is damaged)" in verb("status", "--store", store.root)
-    assert [*store.check()] == [path]
-    verb("register", "--store", store.root, "--delta")
+    assert path in store.check()
+    verb("register", "--store", store.root)
     assert logged(store) == THIRTY
     assert asked("status", "--store", store.root)["logs"][0]["waiting"] == 0
 
@@ -435,8 +434,8 @@ def test_a_disk_without_space_is_told_in_one_sentence_and_the_log_goes_on_later(
 ) -> None:
     fill(store)
     expected = seen(store)
-    files.make_folder(store.root / replacing.REGISTERED)
-    replacing.write_registration(store.root, replacing.Registration(log))  # as one that was killed here
+    with replacing.Compactor(store.root, replacing.OFFLINE) as compactor:
+        compactor.set_log(log, notes.TableLog())  # as one that was killed here
     done = subprocess.run(
         [sys.executable, "-m", "whorl", "store", "register", "--store", store.root, f"--{log}"],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes)),
@@ -456,11 +455,10 @@ def test_a_second_registration_waits_and_is_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch, few_tables: None
 ) -> None:
     monkeypatch.setattr(table_logs, "_WAIT_S", 0.0)
-    files.make_folder(store.root / "registered")
-    with locked(store.root / "registered" / "delta.lock", "it"):
+    with replacing.Compactor(store.root, replacing.OFFLINE):
         output = verb("register", "--store", store.root, "--delta", status=3)
     assert f"process {os.getpid()}" in output
-    assert "holds the delta log" in output
+    assert "wait for it" in output
 
 
 @pytest.mark.long
