@@ -48,8 +48,7 @@ class Reading:
     """What was read of one device at one time.
 
     `values` are in the order of `store.metrics.METRICS`, or of its rows `FAST` where only the fast metrics were read.
-    `statuses` has one `Status` for each of METRICS as a byte; a value counts only where its status is OK. Backends
-    give the same object of `statuses` again while nothing changes, so that the loop compares quickly.
+    `statuses` has one `Status` for each of METRICS as a byte; a value counts only where its status is OK.
     """
 
     gpu: str

@@ -445,7 +445,7 @@ class Sampler:
                 continue
             else:
                 gpu.ts_ns = stamp
-            if statuses is not gpu.statuses and statuses != gpu.statuses:
+            if statuses != gpu.statuses:
                 gpu.notice(statuses)
             columns = QUICK if len(values) == _FAST_VALUES else EVERY
             if counting:

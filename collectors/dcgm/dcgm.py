@@ -106,7 +106,6 @@ class _DeviceState:
     refused: dict[int, Status] = field(default_factory=dict)  # by row of METRICS
     ts_us: int = 0  # of its last reading
     marks: dict[int, int] = field(default_factory=dict)  # stamps in it, by row: of energy and power
-    statuses: bytes = b""
 
 
 class Dcgm(Backend):
@@ -262,10 +261,8 @@ class Dcgm(Backend):
         for row, status in state.refused.items():
             if slow or row in FAST:
                 statuses[row] = status
-        if statuses != state.statuses:
-            state.statuses = bytes(statuses)
         numbers = values if slow else [values[row] for row in FAST]
-        return Reading(state.entity.device.gpu, numbers, state.statuses, ts_us * 1000)
+        return Reading(state.entity.device.gpu, numbers, bytes(statuses), ts_us * 1000)
 
     def _stamp(self, state: _DeviceState, latest: _Latest) -> int | None:
         """The time of a reading: that of a new energy value, else of a new power value, us; None where neither is new.

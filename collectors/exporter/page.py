@@ -232,12 +232,11 @@ class _NodeNumbers:
 
 @dataclass(slots=True)
 class _GpuOnPage:
-    """What is remembered of one GPU: its last XID, the time stamps of the page before, and its last statuses."""
+    """What is remembered of one GPU: its last XID, and the time stamps of the page before."""
 
     last_at: int  # when it was on the page for the last time, by the steady clock
     xid: int | None = None
     stamps: set[int] = field(default_factory=set)  # not only the newest: a clock may be set back
-    statuses: bytes = b""
 
 
 class History:
@@ -311,9 +310,7 @@ class History:
         values, statuses = [0] * len(METRICS), bytearray([Status.UNREAD]) * len(METRICS)
         for row, number in new.items():
             values[row], statuses[row] = number.value, number.status
-        if statuses != gpu.statuses:
-            gpu.statuses = bytes(statuses)
-        return Reading(key, values, gpu.statuses, next(timed, max(new_stamps)) or asked_ns)
+        return Reading(key, values, bytes(statuses), next(timed, max(new_stamps)) or asked_ns)
 
     # -- what is to be said about the page -----------------------------------------------------------------
 
