@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -65,16 +65,6 @@ class _LiveJob:
     uses: dict[str, _TimeOnGpu] = field(default_factory=dict)  # by GPU
 
 
-@dataclass
-class _Sighting:
-    """What was there at one time. `busy` has the busy time of each job on each GPU; "" stands for no job."""
-
-    at_ns: int
-    busy: dict[str, dict[str, float]] = field(default_factory=dict)  # GPU -> job -> busy time
-    began_ns: dict[str, int] = field(default_factory=dict)  # job -> when its first process began
-    alive: set[str] = field(default_factory=set)  # jobs that have a cgroup
-
-
 class JobLabels(Aside):
     """Looks every `interval_s` seconds which Slurm jobs have processes on the GPUs.
 
@@ -109,38 +99,46 @@ class JobLabels(Aside):
         """Record what is there. There are no events."""
         if self._jobs is None:
             self._jobs = self._remembered()
-        parents = {device.parent for device in devices}
-        self._take_in(self._see(device.gpu for device in devices if device.gpu not in parents), self._jobs)
+        jobs, now_ns, parents = self._jobs, self._clock.wall(), {device.parent for device in devices}
+        present = {path.name.removeprefix("job_") for folder in _FOLDERS for path in self._cgroups.glob(folder)}
+        on_gpus = {device.gpu: self._processes(device.gpu) for device in devices if device.gpu not in parents}
+        job_of = {process: self._job_of(process) for processes in on_gpus.values() for process in processes}
+        changed: set[str] = set()
+        for gpu, processes in on_gpus.items():
+            busy = Counter[str]()
+            for process, busy_time in processes.items():
+                busy[job_of[process]] += busy_time
+            present.update(busy)
+            for job_id in filter(None, busy):
+                if job_id not in jobs:
+                    starts = [self._start_of(process) for process, job in job_of.items() if job == job_id]
+                    began_ns = min([now_ns, *(start for start in starts if start is not None)])
+                    jobs[job_id] = _LiveJob(f"{job_id}@{self._node}@{began_ns // 10**9}", began_ns, now_ns)
+                uses, alone = jobs[job_id].uses, len(busy) == 1
+                if gpu not in uses or not (alone or uses[gpu].shared):
+                    changed.add(job_id)
+                use = uses.setdefault(gpu, _TimeOnGpu())
+                if not alone:
+                    use.add(busy[job_id], sum(busy.values()))
+        for job_id in list(jobs):
+            if job_id not in present:
+                self._record(job_id, jobs.pop(job_id), ended=True)
+                continue
+            jobs[job_id].seen_ns = max(jobs[job_id].seen_ns, now_ns)
+            if job_id in changed:
+                self._record(job_id, jobs[job_id], ended=False)
         return []
 
-    # -- what is there ------------------------------------------------------------------------------------
-
-    def _see(self, gpus: Iterable[str]) -> _Sighting:
-        sighting, jobs = _Sighting(self._clock.wall()), dict[int, str]()
-        for folder in _FOLDERS:
-            sighting.alive |= {path.name.removeprefix("job_") for path in self._cgroups.glob(folder)}
-        for gpu in gpus:
-            busy: dict[str, float] = defaultdict(float)
-            for process, busy_time in self._processes(gpu).items():
-                if process not in jobs:
-                    jobs[process] = self._job_of(process)
-                job = jobs[process]
-                busy[job] += busy_time
-                if job and (began_ns := self._start_of(process)) is not None:
-                    sighting.began_ns[job] = min(began_ns, sighting.began_ns.get(job, began_ns))
-            sighting.busy[gpu] = busy
-        return sighting
-
-    def _processes(self, gpu: str) -> dict[int, float]:
+    def _processes(self, gpu: str) -> dict[int, int]:
         """The processes on a GPU, and how busy each kept it since the last look, where the driver says that."""
-        busy: dict[int, float] = {}
+        busy: dict[int, int] = {}
         try:
             handle = nv.nvmlDeviceGetHandleByUUID(gpu)
         except nv.NVMLError:
             return busy
         for function in _LISTS:
             try:
-                busy |= {int(process.pid): 0.0 for process in getattr(nv, function)(handle)}
+                busy |= {int(process.pid): 0 for process in getattr(nv, function)(handle)}
             except (nv.NVMLError, AttributeError):
                 continue
         try:
@@ -150,7 +148,7 @@ class JobLabels(Aside):
             return busy
         for sample in samples:
             if sample.pid in busy and since_us < sample.timeStamp:
-                busy[sample.pid] += sample.smUtil
+                busy[sample.pid] += int(sample.smUtil)
             self._sampled_us[gpu] = max(self._sampled_us.get(gpu, 0), sample.timeStamp)
         return busy
 
@@ -168,8 +166,6 @@ class JobLabels(Aside):
         age_ns = self._clock.boot() - ticks * 10**9 // os.sysconf("SC_CLK_TCK")
         return self._clock.wall() - max(age_ns, 0)
 
-    # -- what it means ------------------------------------------------------------------------------------
-
     def _remembered(self) -> dict[str, _LiveJob]:
         """The jobs that were running by the last record; those from before this boot are over."""
         booted_ns = self._clock.wall() - self._clock.boot()
@@ -182,34 +178,6 @@ class JobLabels(Aside):
             else:
                 jobs[row["job_id"]] = job
         return jobs
-
-    def _take_in(self, sighting: _Sighting, jobs: dict[str, _LiveJob]) -> None:
-        changed: set[str] = set()
-        present = set(sighting.alive)
-        for gpu, busy in sighting.busy.items():
-            for number in busy:
-                if not number:
-                    continue
-                present.add(number)
-                if number not in jobs:
-                    began_ns = min(sighting.began_ns.get(number, sighting.at_ns), sighting.at_ns)
-                    name = f"{number}@{self._node}@{began_ns // 10**9}"
-                    jobs[number] = _LiveJob(name, began_ns, sighting.at_ns)
-                uses = jobs[number].uses
-                use = uses.get(gpu)
-                if use is None:
-                    use = uses[gpu] = _TimeOnGpu()
-                    changed.add(number)
-                if len(busy) > 1:
-                    changed |= set() if use.shared else {number}
-                    use.add(busy[number], sum(busy.values()))
-        for number in list(jobs):
-            if number in present:
-                jobs[number].seen_ns = max(jobs[number].seen_ns, sighting.at_ns)
-                if number in changed:
-                    self._record(number, jobs[number], ended=False)
-            else:
-                self._record(number, jobs.pop(number), ended=True)
 
     def _record(self, number: str, job: _LiveJob, *, ended: bool) -> None:
         """Store all GPUs of an allocation: of several records the newest counts."""

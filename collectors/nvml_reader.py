@@ -136,11 +136,13 @@ class Reader:
         fields = [entry for entry in self._fields if entry.row in rows]
         calls = [call for call in self._calls if call.tick <= tick]
         profiling = None if tick == _FAST_TICK else profiling
-        asked = {entry.row for entry in fields} | {_STAMPED[entry.field] for entry in fields if entry.field in _STAMPED}
-        asked |= {row for call in calls for row, *_ in call.parts} | set(PROFILED if profiling is not None else ())
+        rows_asked = {entry.row for entry in fields} | {
+            _STAMPED[entry.field] for entry in fields if entry.field in _STAMPED
+        }
+        rows_asked |= {row for call in calls for row, *_ in call.parts} | set(PROFILED if profiling is not None else ())
         of_calls = {row for call in self._calls for row, *_ in call.parts}
         statuses = [
-            Status.OK if row in asked else Status.UNREAD if row not in rows or row in of_calls else status
+            Status.OK if row in rows_asked else Status.UNREAD if row not in rows or row in of_calls else status
             for row, status in enumerate(fixed)
         ]
         filled = memoryview(self._buffer)[: _ENTRY.size * len(fields)]
@@ -164,9 +166,9 @@ class Reader:
         if plan.fields:
             refused = self._get_fields(self._handle, plan.fields, self._buffer)
             entries = _ENTRY.iter_unpack(plan.filled)
-            for (row, number, _), (_, _, stamp, _, kind, answer, value) in zip(self._fields, entries, strict=False):
+            for (row, number, _), (_, _, stamp, _, kind, answer, raw) in zip(self._fields, entries, strict=False):
                 code = refused or answer
-                answers.append((row, code, _SCALES[row] * _decoded(value, kind, wide=_WIDE[row])))
+                answers.append((row, code, _SCALES[row] * _decoded(raw, kind, wide=_WIDE[row])))
                 if number in _STAMPED:
                     age_us = now_us - stamp
                     code = code or (NOT_SUPPORTED if abs(age_us) > _OTHER_CLOCK_US else SUCCESS)
@@ -184,8 +186,8 @@ class Reader:
             else:
                 values[row] += number
         if max(values) > _MOST or min(values) < 0:  # all bits set means no value: no counter gets so far
-            for row, value in enumerate(values):
-                if value > _MOST or (value < 0 and METRICS[row].unit != _SIGNED_UNIT):
+            for row, number in enumerate(values):
+                if number > _MOST or (number < 0 and METRICS[row].unit != _SIGNED_UNIT):
                     values[row], statuses[row] = 0, statuses[row] or Status.FAILED
         return values if slow else _fast_of(values), bytes(statuses)
 
@@ -194,16 +196,16 @@ class Reader:
     def _supported_fields(self) -> list[_FieldEntry]:
         """The fields to read, in the scope in which the device answers for them; those of the fast tier first."""
         specs = {row: metric.nvml for row, metric in enumerate(METRICS) if isinstance(metric.nvml, Field)}
-        every = [_FieldEntry(row, number, spec.scopes[0]) for row, spec in specs.items() for number in spec.ids]
-        codes = dict(zip(every, self._field_codes(every), strict=True))
+        all_entries = [_FieldEntry(row, number, spec.scopes[0]) for row, spec in specs.items() for number in spec.ids]
+        codes = dict(zip(all_entries, self._field_codes(all_entries), strict=True))
         unusable = {Status.UNSUPPORTED}
         if set(map(meaning, codes.values())) <= {Status.UNSUPPORTED, Status.FAILED}:
             # A driver may refuse the whole call because of one field.
-            codes = {entry: self._field_codes([entry])[0] for entry in every}
+            codes = {entry: self._field_codes([entry])[0] for entry in all_entries}
             unusable.add(Status.FAILED)
         supported = []
         for row in sorted(specs, key=lambda row: METRICS[row].tier):
-            entries = [entry for entry in every if entry.row == row]
+            entries = [entry for entry in all_entries if entry.row == row]
             usable = not any(meaning(codes[entry]) in unusable for entry in entries)
             supported += entries if usable else self._otherwise(row, specs[row])
         return supported
@@ -268,9 +270,9 @@ def _buffer_for(fields: Sequence[_FieldEntry]) -> Any:
     return buffer
 
 
-def _decoded(value: bytes, kind: int, *, wide: bool) -> int:
+def _decoded(raw: bytes, kind: int, *, wide: bool) -> int:
     """The number of a field value; one of 32 bits with all of them set is none for a metric of 64 (`wide`)."""
-    (number,) = _UNPACK.get(kind, _unpack_unsigned)(value)
+    (number,) = _UNPACK.get(kind, _unpack_unsigned)(raw)
     if isinstance(number, float):
         return round(number) if abs(number) < _NO_VALUE else _NO_VALUE
     return _NO_VALUE if wide and kind == _UNSIGNED_INT and number == _ALL_BITS else number

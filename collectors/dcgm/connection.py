@@ -113,14 +113,6 @@ class Entity:
     """The key of its GPU, of an instance."""
 
 
-@dataclass(eq=False)
-class _WatchGroup:
-    """A group of entities in the engine, and the group of fields that is watched of it."""
-
-    group: Any
-    fields: Any = None
-
-
 @dataclass
 class EngineConnection:
     """An open connection to the engine at `address`, which may run within this process (`embedded`)."""
@@ -139,8 +131,8 @@ class EngineConnection:
     """What the engine does not watch: by status code and field, the entities."""
     watched: dict[tuple[int, int], set[int]] = field(default_factory=dict)
     """The fields of each entity, by its key, that the engine watches for us."""
-    _groups: list[_WatchGroup] = field(default_factory=list)
-    _xids: _WatchGroup | None = None
+    _xids: tuple[Any, Any] | None = None
+    """The group of GPUs, and that of fields, of which the engine keeps XIDs."""
 
     def latest(self, entities: Iterable[Entity], numbers: Sequence[int]) -> Iterator[Value]:
         """The latest value of each field of each entity, as DCGM has it. Raises DCGM's error."""
@@ -171,9 +163,9 @@ class EngineConnection:
             xids.extend((number, value.ts, value.value.i64) for value in good if 0 < value.value.i64 < BLANK_WORD)
             return 0
 
-        agent, watch = self.bindings.agent, self._xids
+        agent = self.bindings.agent
         callback = agent.dcgmFieldValueEntityEnumeration_f(keep)
-        return xids, int(agent.dcgmGetValuesSince_v2(self.handle, watch.group, watch.fields, since_us, callback, None))
+        return xids, int(agent.dcgmGetValuesSince_v2(self.handle, *self._xids, since_us, callback, None))
 
     def refused_profiling(self) -> Iterator[tuple[int, list[int], int]]:
         """Profiling fields that the engine does not measure: a status code, the fields, and on how many whole GPUs."""
@@ -189,7 +181,6 @@ class EngineConnection:
         """A group of our own in the engine."""
         agent = self.bindings.agent
         group = agent.dcgmGroupCreate(self.handle, _EMPTY, _new_name())
-        self._groups.append(_WatchGroup(group))
         for entity in entities:
             agent.dcgmGroupAddEntity(self.handle, group, *entity.key)
         return group
@@ -242,29 +233,19 @@ class EngineConnection:
 
     def _watch_together(self, entities: Sequence[Entity], numbers: Sequence[int], every_us: int) -> None:
         agent, xids = self.bindings.agent, XID in numbers
-        self.make_group(entities)
-        group = self._groups[-1]
+        groups = [self.make_group(entities)]
         # Only the latest value counts. An age and a number: some engines keep by the one, some by the other.
         keep = (_XIDS_S, _XIDS) if xids else (float(max(2, -(-3 * every_us // 1_000_000))), 2)
         try:
-            group.fields = agent.dcgmFieldGroupCreate(self.handle, list(numbers), _new_name())
-            agent.dcgmWatchFields(self.handle, group.group, group.fields, every_us, *keep)
-        except self.bindings.error:
-            self._drop(group)
+            groups.append(agent.dcgmFieldGroupCreate(self.handle, list(numbers), _new_name()))
+            agent.dcgmWatchFields(self.handle, *groups, every_us, *keep)
+        except self.bindings.error:  # an engine has room for a few dozen groups
+            for destroy, group in zip((agent.dcgmGroupDestroy, agent.dcgmFieldGroupDestroy), groups, strict=False):
+                with contextlib.suppress(self.bindings.error):
+                    destroy(self.handle, group)
             raise
         if xids:
-            self._xids = group
-
-    def _drop(self, group: _WatchGroup) -> None:
-        agent, suppress = self.bindings.agent, contextlib.suppress(self.bindings.error)
-        if group.fields is not None:
-            with suppress:
-                agent.dcgmUnwatchFields(self.handle, group.group, group.fields)
-            with suppress:
-                agent.dcgmFieldGroupDestroy(self.handle, group.fields)
-        with suppress:
-            agent.dcgmGroupDestroy(self.handle, group.group)
-        self._groups.remove(group)
+            self._xids = groups[0], groups[1]
 
     def _begin_health(self) -> None:
         """Have the engine's health checks run; an engine that cannot is left alone."""
@@ -277,11 +258,9 @@ class EngineConnection:
             self.checks_health = True
 
     def close(self) -> None:
-        """Take back what was made in the engine, and leave it. Safe to call twice, and where it is gone."""
+        """Leave the engine, which takes back what it made for us. Safe to call twice, and where it is gone."""
         if self.handle is None:
             return
-        for group in list(self._groups):
-            self._drop(group)
         agent = self.bindings.agent
         with contextlib.suppress(self.bindings.error):
             (agent.dcgmStopEmbedded if self.embedded else agent.dcgmDisconnect)(self.handle)
