@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from ..errors import DeviceError, InputError
@@ -109,13 +110,13 @@ class Abandoned(BaseException):  # no error: how a thread that was given up lear
 
 
 class _Poller(threading.Thread):
-    """A polling thread. `busy` is what it is in and since when (steady ns), None between calls."""
+    """A polling thread, and the connection that it uses. `busy` is what it is in and since when (steady ns), None
+    between calls."""
 
-    def __init__(self, target: Callable[[_Poller], None]) -> None:
+    def __init__(self, target: Callable[[_Poller], None], source: Backend) -> None:
         super().__init__(name="whorl-poller", daemon=True)
-        self._poll = target
+        self._poll, self.source = target, source
         self.busy: tuple[str, int] | None = None
-        self.hung_in: str | None = None  # what it was given up for
 
     def run(self) -> None:
         self._poll(self)
@@ -138,8 +139,9 @@ class Sampler:
         asides: Sequence[Aside] = (),
     ) -> None:
         self.source = backend
-        self.stuck_in: dict[str, int] = {}
-        """What hangs, and since when (steady ns)."""
+        self.waiting_for_store = False
+        """Whether the recorder has not returned from its last call for long."""
+        self._given_up: list[_Poller] = []  # those that still hang in a call of the source
         self._recorder, self._sampling, self._fresh, self._asides = recorder, sampling, fresh, asides
         self._clock = sampling.clock
         self._interval = self._paced = round(sampling.interval_s * 1e9)
@@ -148,19 +150,16 @@ class Sampler:
         self._events = Events(self._clock, cluster=sampling.cluster, node=sampling.node)
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
-        self._ending, self._left = False, False
+        self._ending, self._left, self._leaving_hangs = False, False, False
         self._ended: Callable[[], bool] = lambda: False
         self._tick, self._ticks, self._rows_kept = 0, 0, 0
-        self._made = 1  # connections
-        self._connections: dict[str, Backend] = {}  # where a hang costs the connection: the last, and those that hang
-        if not backend.one_by_one:
-            self._connections[self._connection] = backend
         self._reachable = True
         self._gone_since: int | None = None  # since when the source does not answer, as was told (steady ns)
         self._known: dict[str, SeenDevice] = {}  # all devices that were ever there, by key
         self._asked: list[str] = []  # the keys of those that are read
         self._unread: list[SeenDevice] = []  # whole GPUs that are not, and have a row without numbers at every tick
         self._new_identities = threading.Event()
+        self._identified: list[Device] | None = None  # as they were stored last
         self._over = threading.Event()
         self._meet(list(backend.devices() if devices is None else devices))
 
@@ -179,13 +178,10 @@ class Sampler:
         return Counts(self._ticks, self._rows_kept, self._events.missed, self._events.count)
 
     @property
-    def waiting_for_store(self) -> bool:
-        """Whether the recorder has not returned from its last call for long."""
-        return STORE in self.stuck_in
-
-    @property
-    def _connection(self) -> str:
-        return f"connection {self._made}"
+    def stuck_in(self) -> list[str]:
+        """What hangs."""
+        names = [poller.busy[0] for poller in list(self._given_up) if poller.busy is not None]
+        return names + [STORE] * self.waiting_for_store + [LEAVING] * self._leaving_hangs
 
     @property
     def devices(self) -> list[Device]:
@@ -211,14 +207,11 @@ class Sampler:
         self._start = self._slow_due = self._chores_due = self._clock.steady()
         self._look_due = self._start + self._slow
         self._total = None if duration_s is None else max(1, round(duration_s * 1e9 / self._interval))
-        storing = threading.Thread(target=self._beside, args=(self._identify,), name="whorl-identities", daemon=True)
+        storing = self._beside(self._identify, self._new_identities, None)
         looking = [
-            threading.Thread(target=self._beside, args=(self._look_aside, aside), name="whorl-aside", daemon=True)
-            for aside in self._asides
+            self._beside(partial(self._look_aside, aside), self._over, aside.interval_s) for aside in self._asides
         ]
-        for thread in (storing, *looking):
-            thread.start()
-        self._poller = _Poller(self._poll)
+        self._poller = _Poller(self._poll, self.source)
         self._poller.start()
         pause_s = min(_WATCH_S if look is None else _LOOK_S, self._hung / 2e9)
         while self._poller.is_alive() and not ended():
@@ -235,12 +228,13 @@ class Sampler:
             self._watch()
         with self._lock:  # whatever still hangs must not write any more
             if self._poller.is_alive() and (busy := self._poller.busy) is not None:
-                self.stuck_in.setdefault(*busy)
-                self._poller.hung_in = busy[0]
-            self._poller = _Poller(self._poll)
+                if busy[0] == STORE:
+                    self.waiting_for_store = True
+                else:
+                    self._given_up.append(self._poller)
+            self._poller = _Poller(self._poll, self.source)
         storing.join(_STORING_S)
-        if storing.is_alive():
-            self.stuck_in.setdefault(STORE, self._clock.steady())
+        self.waiting_for_store |= storing.is_alive()
         patience = time.monotonic() + _LEAVING_S
         for thread in looking:
             thread.join(max(0.0, patience - time.monotonic()))
@@ -261,8 +255,7 @@ class Sampler:
         leaving = threading.Thread(target=self.source.close, name="whorl-leaving", daemon=True)
         leaving.start()
         leaving.join(_LEAVING_S)
-        if leaving.is_alive():
-            self.stuck_in[LEAVING] = self._clock.steady()
+        self._leaving_hangs = leaving.is_alive()
 
     def _watch(self) -> None:
         """Give up a thread whose call hangs, and start another without what it hangs in."""
@@ -272,36 +265,38 @@ class Sampler:
             return
         call_name, since = busy
         if call_name == STORE:
-            if STORE not in self.stuck_in:
-                self.stuck_in[STORE] = since
+            if not self.waiting_for_store:
+                self.waiting_for_store = True
                 waited = (self._clock.steady() - since) / 1e9
                 log.warning("the store has not answered for %.0f s; waiting for it", waited)
             return
         with self._lock:
             if poller.busy is not busy:  # it returned at this very moment
                 return
-            self.stuck_in[call_name] = since
-            poller.hung_in = call_name
-            self._poller = _Poller(self._poll)
-        self._give_up(call_name, since)
+            self._given_up.append(poller)
+            if not self.source.one_by_one:
+                assert self._fresh is not None
+                self.source = self._fresh()
+            self._poller = _Poller(self._poll, self.source)
+        if self.source.one_by_one:
+            self._tell_of_call(EventKind.HUNG, call_name, self._hung)
+        else:
+            self._pause_connecting(since)
         self._poller.start()
 
-    def _give_up(self, call_name: str, since: int) -> None:
-        """Tell of what hangs since then (steady ns), and go on without it."""
-        if call_name in self._connections:
-            self._connect_anew(since)
-            return
+    def _tell_of_call(self, kind: EventKind, call_name: str, lasted_ns: int) -> None:
+        """Tell that a call hangs, or returned after so long, and go on without it, or with it."""
         gpu = call_name if call_name in self._known else None
         of = "" if gpu else f" for {call_name}"
-        detail = f"a driver call{of} has not returned for {self._hung / 1e9:g} s; the others continue"
-        self._events.tell(Event(EventKind.HUNG, gpu, detail, duration_ns=self._hung))
+        detail = f"a driver call{of} has not returned for {lasted_ns / 1e9:g} s; the others continue"
+        if kind is EventKind.ANSWERS_AGAIN:
+            detail = f"the hanging driver call returned after {lasted_ns / 1e9:.1f} s"
+        self._events.tell(Event(kind, gpu, detail, duration_ns=lasted_ns))
         self._choose()
 
-    def _connect_anew(self, since: int) -> None:
-        assert self._fresh is not None
-        name, hanging = self.source.name, len(self._connections)
-        self._made += 1
-        self.source = self._connections[self._connection] = self._fresh()
+    def _pause_connecting(self, since: int) -> None:
+        """Tell that a connection hangs since then (steady ns); the next one is made later where several do."""
+        name, hanging = self.source.name, len(self._given_up)
         detail = f"{name} has not answered for {self._hung / 1e9:g} s; another connection is made"
         self._source_gone(detail, since, EventKind.HUNG)
         pause = 0 if hanging == 1 else min(self._hung << hanging - 1, _LONGEST_NS)
@@ -325,28 +320,20 @@ class Sampler:
     def _out(self, me: _Poller) -> None:
         """The end of a call that may hang. A thread that was given up hands back what it hung in."""
         with self._lock:
-            me.busy = None
-            mine = self._poller is me
-        if mine:
-            if STORE in self.stuck_in:
-                del self.stuck_in[STORE]
-            return
-        call_name = me.hung_in
-        since = None if call_name is None else self.stuck_in.pop(call_name, None)
-        if call_name is not None and since is not None and not self._ending:
-            self._answers_again(call_name, self._clock.steady() - since)
+            busy, me.busy = me.busy, None
+            if self._poller is me:
+                self.waiting_for_store = False
+                return
+            hung = me in self._given_up
+            if hung:
+                self._given_up.remove(me)
+        if hung and busy is not None and not self._ending:
+            self._look_due = 0
+            if me.source.one_by_one:
+                self._tell_of_call(EventKind.ANSWERS_AGAIN, busy[0], self._clock.steady() - busy[1])
+            else:
+                me.source.close()
         raise Abandoned
-
-    def _answers_again(self, call_name: str, took_ns: int) -> None:
-        """The call that hung has returned; this is still the thread that was given up for it."""
-        self._look_due = 0
-        if call_name in self._connections:
-            self._connections.pop(call_name).close()
-            return
-        detail = f"the hanging driver call returned after {took_ns / 1e9:.1f} s"
-        gpu = call_name if call_name in self._known else None
-        self._events.tell(Event(EventKind.ANSWERS_AGAIN, gpu, detail, duration_ns=took_ns))
-        self._choose()
 
     # -- the polling thread -------------------------------------------------------------------------------
 
@@ -480,7 +467,7 @@ class Sampler:
         gpus, seen_gpus, steady = self._asked, self._known, self._clock.steady
         one_by_one = self.source.one_by_one
         place = 0
-        me.busy = (self._connection if not one_by_one else gpus[0] if gpus else ANNOUNCED, began)
+        me.busy = (self.source.name if not one_by_one else gpus[0] if gpus else ANNOUNCED, began)
         try:
             for reading in self.source.read(gpus, slow=slow):
                 if self._poller is not me:
@@ -536,8 +523,8 @@ class Sampler:
 
     def _look(self, me: _Poller, now: int) -> None:
         """Look for devices that come and go; this also reaches a source that was gone."""
-        call_name = LIST if self.source.one_by_one else self._connection
-        if call_name in self.stuck_in:
+        call_name = LIST if self.source.one_by_one else self.source.name
+        if self.source.one_by_one and LIST in self.stuck_in:
             return
         self._look_due = now + (self._slow if self._reachable else _SECOND_NS)
         try:
@@ -611,7 +598,8 @@ class Sampler:
     def _choose(self) -> None:
         """Choose what is read: all that is listed and does not hang."""
         gpus = list(self._known.items())
-        self._asked = [key for key, gpu in gpus if gpu.listed and key not in self.stuck_in]
+        stuck_in = self.stuck_in
+        self._asked = [key for key, gpu in gpus if gpu.listed and key not in stuck_in]
         unasked = [gpu for key, gpu in gpus if key not in self._asked]
         self._unread = [gpu for gpu in unasked if gpu.quality is not None and gpu.ts_ns is None]
 
@@ -626,33 +614,35 @@ class Sampler:
 
     # -- threads that nobody waits for --------------------------------------------------------------------
 
-    def _beside(self, work: Callable[..., None], *arguments: Any) -> None:
-        try:
-            work(*arguments)
-        except BaseException as error:  # handed to the watching thread, which raises it
-            self._failure, self._ending = self._failure or error, True
+    def _beside(self, work: Callable[[], None], wake: threading.Event, interval_s: float | None) -> threading.Thread:
+        """A thread that does some work now, whenever it is woken or the time has passed, and at the end."""
+
+        def repeat() -> None:
+            try:
+                while True:
+                    is_over = self._over.is_set()
+                    work()
+                    if is_over:
+                        return
+                    wake.wait(interval_s)
+                    if wake is not self._over:
+                        wake.clear()
+            except BaseException as error:  # handed to the watching thread, which raises it
+                self._failure, self._ending = self._failure or error, True
+
+        thread = threading.Thread(target=repeat, name="whorl-beside", daemon=True)
+        thread.start()
+        return thread
 
     def _identify(self) -> None:
-        """Store who the devices are when that changes."""
-        stored: list[Device] | None = None
-        while True:
-            is_over = self._over.is_set()
-            if (devices := self.devices) != stored:
-                stored = devices
-                self._recorder.identify(devices, self._clock.wall())
-            if is_over:
-                return
-            self._new_identities.wait()
-            self._new_identities.clear()
+        """Store who the devices are where that changed."""
+        if (devices := self.devices) != self._identified:
+            self._identified = devices
+            self._recorder.identify(devices, self._clock.wall())
 
     def _look_aside(self, aside: Aside) -> None:
-        while True:
-            is_over = self._over.is_set()
-            for event in aside.look(self.devices):
-                self._events.tell(event, aside)
-            if is_over:
-                return
-            self._over.wait(aside.interval_s)
+        for event in aside.look(self.devices):
+            self._events.tell(event, aside)
 
     # -- events -------------------------------------------------------------------------------------------
 
