@@ -545,7 +545,10 @@ def judged_windows(stream: MeteredStream, *, with_model: bool) -> Iterator[dict[
         (metered,) = meters_of_many(store)
         rows = store.collect(store.scan("telemetry").sort("ts").select(pl.col("ts").dt.epoch("ns"), "power_mw"))
         times, watts = rows["ts"].to_numpy() / 1e9, rows["power_mw"].cast(pl.Float64).to_numpy() / 1e3
-        first, last = max(stream.times[0], metered.first_ns[0] / 1e9), min(stream.times[-1], metered.last_ns[0] / 1e9)
+        first, last = (
+            max(stream.times[0], metered["first_ns"][0] / 1e9),
+            min(stream.times[-1], metered["last_ns"][0] / 1e9),
+        )
         sensor = sensor_of_model(stream.model)
         boards = np.array(
             [

@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -38,15 +37,14 @@ from .claims import (
     RUNS,
     Claims,
     JobProblem,
-    Key,
     joined_crowds,
     of_claims,
     of_crowds,
     of_notes,
 )
 from .idle import IDLE_SOURCES, IdleSource
-from .meter import Meters
-from .sensor import Flags, Floats, Ints, Note, PowerSource, Reason, Times
+from .meter import NOTES, Meters
+from .sensor import Flags, Floats, Ints, PowerSource, Reason, Times
 
 
 class Kind(Code):
@@ -111,7 +109,7 @@ METERED: dict[str, pl.DataType] = {
 _NAMES = {name: PIECES[name] for name in ("cluster", "gpu", "node")}
 UNREAD: dict[str, pl.DataType] = _NAMES | {"limit_w": pl.Float64(), "began": pl.Int64(), "ended": pl.Int64()}
 """The columns of `SplitEnergy.unread`: GPUs with their power limits (NULL: not known), from when to when (ns UTC)."""
-_Note = tuple[str, str, str | None, Note]
+_NOTES = NOTES | {"node": pl.String()}
 _METERED: dict[str, pl.DataType] = METERED | {"highest_w": pl.Float64()}
 """The columns of `SplitEnergy.metered`: also the most that the GPU can draw, as far as is known."""
 
@@ -125,7 +123,6 @@ _BY_ENERGY = ("below_j", "above_j", "variance_j2", "sensed_j")
 """What goes with the energy of a part of a span; the other figures go by its share of the GPU."""
 _BY_SHARE = ("idle_j", "idle_low_j", "idle_high_j", "measured_s", "counter_s")
 _FIGURES = ("energy_j", *_BY_ENERGY, *_BY_SHARE)
-_OF_METERS = ("idle_w", "idle_low_w", "idle_high_w", "limit_w", "highest_w", "idle_source")
 _OF_PIECES = ("gpu", "began", "ended", "reason", "energy_j", "variance_j2")
 """What is asked of the energy of whole GPUs in the time of a piece."""
 
@@ -171,10 +168,6 @@ class Covered:
         return np.cumsum(steps)[:spans]
 
 
-def _rows(claims: range) -> Ints:
-    return np.arange(claims.start, claims.stop)
-
-
 @dataclass(frozen=True)
 class SplitEnergy:
     """The energy of some GPUs in some time, split among claims: what a part of the books has."""
@@ -185,8 +178,8 @@ class SplitEnergy:
     """A row for each meter: columns of `METERED`, and the most that the GPU can draw."""
     crowds: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=PROBLEMS))
     """Claims that do not fit together: columns of `PROBLEMS`."""
-    notes: Sequence[_Note] = ()
-    """What the meters found: cluster, GPU and node of each."""
+    notes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_NOTES))
+    """What the meters found: `meter.NOTES`, and the node of each GPU."""
     unread: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=UNREAD))
     """Times of GPUs in which readings may lack, as a part or a file could not be read: columns of `UNREAD`."""
     left_out: str | None = None
@@ -195,38 +188,25 @@ class SplitEnergy:
 
 @dataclass(frozen=True)
 class _Held:
-    """The energy of some GPUs, and who held them: the columns of frames, whose rows are told by number."""
+    """The energy of some GPUs, and who held them. Rows are told by number."""
 
-    gpus: list[tuple[str, str, str | None]]
-    """Cluster, GPU and node of each."""
-    metered: dict[str, NDArray[Any]]
-    """What their meters have: the other columns of `_METERED`, with times in ns and the number of `idle_source`."""
-    spans: dict[str, NDArray[Any]]
+    metered: pl.DataFrame
+    """A row for each GPU: `_METERED`."""
+    spans: pl.DataFrame
     """The columns of `_energies`, and the kind of spans that nobody holds; '' of others."""
-    pieces: dict[str, NDArray[Any]]
+    pieces: pl.DataFrame
     """What a claim has between two cuts: `_OF_PIECES`, and the claim."""
-    holders: dict[str, NDArray[Any]]
+    holders: pl.DataFrame
     """For each claim and each span in which it holds the GPU: span, piece, claim; the share that is stated and how
     active it was (NaN: unknown)."""
-    notes: Sequence[_Note]
 
-    @classmethod
-    def together(cls, parts: Sequence[_Held]) -> _Held:
-        """All of them, with numbers that go on from part to part: frames of many GPUs cost hardly more than of few."""
-        before, tables = {"gpu": 0, "span": 0, "piece": 0}, []
-        for part in parts:
-            tables.append([
-                {name: values + before[name] if name in before else values for name, values in columns.items()}
-                for columns in (part.metered, part.spans, part.pieces, part.holders)
-            ])  # fmt: skip
-            sizes = len(part.gpus), len(part.spans["gpu"]), len(part.pieces["gpu"])
-            before = {name: rows + more for (name, rows), more in zip(before.items(), sizes, strict=True)}
-        metered, spans, pieces, holders = (
-            {name: np.concatenate([columns[name] for columns in of_parts]) for name in of_parts[0]}
-            for of_parts in zip(*tables, strict=True)
-        )
-        gpus, notes = [*chain(*(part.gpus for part in parts))], [*chain(*(part.notes for part in parts))]
-        return cls(gpus, metered, spans, pieces, holders, notes)
+    def after(self, others: _Held) -> _Held:
+        """The same with numbers that go on from those of others: frames of many GPUs cost hardly more than of few."""
+        gpu = pl.col("gpu") + others.metered.height
+        numbers = pl.col("span") + others.spans.height, pl.col("piece") + others.pieces.height
+        tables = self.metered, *(part.with_columns(gpu) for part in (self.spans, self.pieces))
+        together = zip(vars(others).values(), (*tables, self.holders.with_columns(numbers)), strict=True)
+        return _Held(*(pl.concat(parts, rechunk=False) for parts in together))
 
 
 class Attribution:
@@ -265,21 +245,22 @@ class Attribution:
 
     def split(self, read: Iterable[Meters]) -> SplitEnergy:
         """What meters show, split among the claims of their GPUs. It does not change this attribution."""
-        held = [self._held(meters) for meters in read]
-        if not held:
+        together, notes = None, [pl.DataFrame(schema=NOTES)]
+        for meters in read:
+            held = self._held(meters)
+            together = held if together is None else held.after(together)
+            notes.append(meters.notes)
+        if together is None:
             return SplitEnergy()
-        claims, together = self._claims, _Held.together(held)
-        names = pl.DataFrame(together.gpus, _NAMES, orient="row")
-        metered = _metered(names, together.metered)
-        gpus = names.with_columns(idle_source=together.metered["idle_source"].astype(np.int8))
-        spans = pl.DataFrame(together.spans)
-        holders = _with_shares(pl.DataFrame(together.holders))
-        split = pl.concat(
-            [_of_jobs(spans, pl.DataFrame(together.pieces), holders), _of_nobody(spans, holders)], how="diagonal"
-        )
-        pieces = _finished(gpus[split["gpu"]].hstack(split.drop("gpu")), claims.jobs)
-        crowds = of_crowds(holders, spans, claims)
-        return SplitEnergy(claims.placed(pieces), metered, crowds, together.notes)
+        metered, spans = together.metered, together.spans
+        source = pl.col("idle_source").replace_strict({name: at for at, name in enumerate(IDLE_SOURCES)})
+        gpus = metered.select("cluster", "gpu", "node", source.cast(pl.Int8))
+        holders = _with_shares(together.holders)
+        split = pl.concat([_of_jobs(spans, together.pieces, holders), _of_nobody(spans, holders)], how="diagonal")
+        pieces = _finished(gpus[split["gpu"]].hstack(split.drop("gpu")), self._claims.jobs)
+        crowds = of_crowds(holders, spans, self._claims)
+        noted = pl.concat(notes).join(gpus.select("cluster", "gpu", "node"), on=_KEYS, how="left", nulls_equal=True)
+        return SplitEnergy(self._claims.placed(pieces), metered, crowds, noted)
 
     def pieces(self, splits: Iterable[SplitEnergy]) -> Iterator[pl.DataFrame]:
         """The pieces of all GPUs: frames with the columns of `PIECES`.
@@ -287,21 +268,20 @@ class Attribution:
         `splits` are of some GPUs and some time each. The last frame has the claims that no meter covers, and times
         that could not be read.
         """
-        nodes = [key for key in self._claims.of_node if key[1] is not None]
-        lost = pl.DataFrame(nodes, {"cluster": pl.String, "node": pl.String}, orient="row")
-        empty, notes = SplitEnergy(), list[_Note]()
-        unattributed, crowds, lacking = [empty.pieces], [empty.crowds], [empty.unread]
+        lost = self._claims.on_nodes.drop_nulls("node")
+        empty = SplitEnergy()
+        unattributed, crowds, lacking, notes = [empty.pieces], [empty.crowds], [empty.unread], [empty.notes]
         for split in splits:
             self._metered.append(split.metered)
             crowds.append(split.crowds)
-            notes += split.notes
+            notes.append(split.notes)
             lacking.append(split.unread)
-            if nodes:  # of which jobs had GPUs that nobody knows
+            if lost.height:  # jobs had GPUs there that nobody knows
                 free = split.pieces.filter(pl.col("kind") == Kind.UNATTRIBUTED.value)
                 unattributed.append(free.join(lost, on=["cluster", "node"], how="semi", nulls_equal=True))
             if split.pieces.height:
                 yield split.pieces
-        self._problems += [joined_crowds(pl.concat(crowds)), *of_notes(notes, self.metered, self._claims)]
+        self._problems += [joined_crowds(pl.concat(crowds)), *of_notes(pl.concat(notes), self.metered, self._claims)]
         unread = pl.concat(lacking)
         bounded = pl.concat([
             *self._unread(), *self._lost_times(unread), *self._unknown(pl.concat(unattributed)), *self._backward()
@@ -315,18 +295,24 @@ class Attribution:
     def _held(self, meters: Meters) -> _Held:
         """The time of some GPUs, cut wherever somebody comes or goes, its energy, and who held it."""
         claims, count = self._claims, len(meters)
-        first = meters.first_ns if self._since is None else np.maximum(meters.first_ns, self._since)
-        last = np.maximum(first, meters.last_ns if self._until is None else np.minimum(meters.last_ns, self._until))
+        first, last = meters["first_ns"], meters["last_ns"]
+        first = first if self._since is None else np.maximum(first, self._since)
+        last = np.maximum(first, last if self._until is None else np.minimum(last, self._until))
         read = Spans(np.arange(count), first, last)
-        rows = [claims.of_gpu.get(key, range(0)) for key in meters.gpus]
-        nodes = [self._node(key, of_gpu) for key, of_gpu in zip(meters.gpus, rows, strict=True)]
-        claim = np.concatenate([np.arange(0), *map(_rows, rows)])
-        gpu = np.repeat(np.arange(count), [len(of_gpu) for of_gpu in rows])
+        boards = meters.boards.with_row_index("number").cast({"number": pl.Int64})
+        on_gpus = boards.select("number", *_KEYS).join(
+            claims.on_gpus, on=_KEYS, nulls_equal=True, maintain_order="left_right"
+        )
+        at_first = on_gpus.unique(_KEYS, keep="first").select(*_KEYS, pl.col("node").alias("of_job"))
+        for nodes in (claims.nodes, at_first):
+            boards = boards.join(nodes, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
+        boards = boards.with_columns(pl.coalesce("node", "of_job").alias("node"))
+        claim, gpu = (on_gpus[name].to_numpy() for name in ("claim", "number"))
         inside, began, ended = claims.within(claim, first[gpu], last[gpu], last[gpu])
         lasts = began < ended
         claim, holds = claim[inside][lasts], Spans(gpu[inside], began, ended)[lasts]
         marks = np.repeat(np.arange(count), len(self._cuts)), np.tile(self._cuts, count)
-        cut_spans, (of_holds, of_lost, _) = _cut([holds, self._lost(read, meters.gpus, nodes), read], marks)
+        cut_spans, (of_holds, of_lost, _) = _cut([holds, self._lost(read, boards), read], marks)
         held = of_holds.windows(len(cut_spans)) > 0
         nobodys, idle = _nobodys(meters, cut_spans[~held], of_lost.windows(len(cut_spans))[~held] > 0)
 
@@ -339,55 +325,49 @@ class Attribution:
         span, several = (np.cumsum(held) - 1)[at], starts < stops
         energies = _energies(meters, Spans.joined([cut_spans[held], nobodys, pieces[several]]))
         row = np.where(several, len(kinds) + np.cumsum(several) - 1, span[starts])  # of a piece: most have one span
-        gpus = [(*key, node) for key, node in zip(meters.gpus, nodes, strict=True)]
+        metered = boards.with_columns(
+            times_of_ns(pl.Series("first", first)).alias("first"), times_of_ns(pl.Series("last", last)).alias("last"),
+            pl.Series("metered_j", meters.joules(read.gpu, first, last)),
+        )  # fmt: skip
+        holders = {
+            "span": span, "piece": np.repeat(np.arange(len(starts)), stops - starts + 1), "claim": claim[hold],
+            "stated": claims["share"][claim[hold]],
+            "active": claims.active(claim[hold], cut_spans.began[at], cut_spans.ended[at]),
+        }  # fmt: skip
         return _Held(
-            gpus,
-            {
-                "first": first, "last": last, "metered_j": meters.joules(read.gpu, first, last),
-                **{name: getattr(meters, name) for name in _OF_METERS}, "power_source": np.array(meters.power_source),
-            },
-            {name: values[: len(kinds)] for name, values in energies.items()} | {"kind": kinds},
-            {name: energies[name][row] for name in _OF_PIECES} | {"claim": claim[hold[starts]]},
-            {
-                "span": span, "piece": np.repeat(np.arange(len(starts)), stops - starts + 1), "claim": claim[hold],
-                "stated": claims.share[claim[hold]],
-                "active": claims.active(claim[hold], cut_spans.began[at], cut_spans.ended[at]),
-            },
-            [(*gpu, note) for gpu, noted in zip(gpus, meters.notes, strict=True) for note in noted],
+            metered.select(pl.col(name).cast(kind).fill_nan(None) if kind == pl.Float64 else pl.col(name).cast(kind)
+                           for name, kind in _METERED.items()),
+            pl.DataFrame({name: values[: len(kinds)] for name, values in energies.items()} | {"kind": kinds}),
+            pl.DataFrame({name: energies[name][row] for name in _OF_PIECES} | {"claim": claim[hold[starts]]}),
+            pl.DataFrame(holders),
         )  # fmt: skip
 
-    def _node(self, gpu: Key, rows: range) -> str | None:
-        node = self._claims.nodes.get(gpu)
-        return node if node is not None or not rows else self._claims.jobs["node"][rows.start]
-
-    def _lost(self, read: Spans, gpus: Sequence[Key], nodes: Sequence[str | None]) -> Spans:
-        """When jobs had GPUs of the node of a GPU and nobody knows which."""
-        parts = []
-        for number, (key, node) in enumerate(zip(gpus, nodes, strict=True)) if self._claims.of_node else ():
-            first, last = int(read.began[number]), int(read.ended[number])
-            for place, since, until in self._claims.stays(key, node):
-                rows = self._claims.of_node.get((key[0], place)) if place is not None else None
-                if rows is not None:
-                    _, began, ended = self._claims.within(rows, max(since, first), min(until, last), last)
-                    parts.append(Spans(np.full(len(began), number), began, ended))
-        return Spans.joined(parts)
+    def _lost(self, read: Spans, boards: pl.DataFrame) -> Spans:
+        """When jobs had GPUs of the node of a GPU and nobody knows which. `boards`: number, cluster, gpu, node."""
+        on_nodes = self._claims.on_nodes
+        if on_nodes.is_empty():
+            return Spans.joined([])
+        stays = self._claims.stays(boards.select("number", *_KEYS, "node")).drop_nulls("place")
+        lost = stays.join(on_nodes, left_on=["cluster", "place"], right_on=["cluster", "node"], nulls_equal=True)
+        gpu, claim, since, until = (lost[name].to_numpy() for name in ("number", "claim", "since", "until"))
+        last = read.ended[gpu]
+        ends = np.maximum(since, read.began[gpu]), np.minimum(until, last)
+        inside, began, ended = self._claims.within(claim, *ends, last)
+        return Spans(gpu[inside], began, ended)
 
     # -- claims that no meter covers --------------------------------------------------------------------------
 
     def _unread(self) -> Iterator[pl.DataFrame]:
         """Claims while nobody read the GPU: bounded by what it can draw, where that is known."""
-        keys, rows = list(self._claims.of_gpu), self._claims.of_gpu.values()
-        gpus = pl.DataFrame(keys, {"cluster": pl.String, "gpu": pl.String}, orient="row").with_row_index("number")
-        metered = pl.concat(self._metered)
+        on_gpus, metered = self._claims.on_gpus, pl.concat(self._metered)
+        gpus = on_gpus.select(_KEYS).unique(maintain_order=True)
+        gpus = gpus.with_columns(pl.int_range(pl.len()).alias("number"))
         times = metered.join(gpus, on=_KEYS, nulls_equal=True)
-        read = Spans(
-            times["number"].cast(pl.Int64).to_numpy(),
-            *(times[name].dt.epoch("ns").to_numpy() for name in ("first", "last")),
-        )
-        last_ns = np.full(len(keys), RUNS)
+        read = Spans(times["number"].to_numpy(), *(times[name].dt.epoch("ns").to_numpy() for name in ("first", "last")))
+        last_ns = np.full(len(gpus), RUNS)
         np.maximum.at(last_ns, read.gpu, read.ended)
-        claim = np.concatenate([np.arange(0), *map(_rows, rows)])
-        gpu = np.repeat(np.arange(len(keys)), [len(of_gpu) for of_gpu in rows])
+        claim = on_gpus["claim"].to_numpy()
+        gpu = on_gpus.join(gpus, on=_KEYS, nulls_equal=True, maintain_order="left")["number"].to_numpy()
         inside, began, ended = self._claims.within(claim, self._since, self._until, last_ns[gpu])
         claim, holds = claim[inside], Spans(gpu[inside], began, ended)
         never = pl.DataFrame({"gpu": holds.gpu, "claim": claim, "began": began, "ended": ended})
@@ -410,7 +390,7 @@ class Attribution:
         most = metered.group_by(_KEYS, maintain_order=True).agg(pl.col("highest_w").last())
         most = gpus.join(most, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
         read_w = most["highest_w"].fill_null(np.nan).to_numpy()[gpu]
-        share = np.nan_to_num(self._claims.share[claim], nan=1.0)
+        share = np.nan_to_num(self._claims["share"][claim], nan=1.0)
         reason = np.where((began == ended) & (last_ns[gpu] != RUNS), "", str(Reason.NO_TELEMETRY))
         bounded = pl.DataFrame({"claim": claim, "began": began, "ended": ended, "share": share, "reason": reason})
         most_w = np.where(np.isnan(read_w), limit_w, read_w)
@@ -420,8 +400,8 @@ class Attribution:
         """What nobody had of GPUs while they could not be read: bounded as claims are."""
         unread = unread.with_row_index("number").with_columns(pl.col("number").cast(pl.Int64))
         number, began, ended = (unread[name].to_numpy() for name in ("number", "began", "ended"))
-        rows = [self._claims.of_gpu.get(key, range(0)) for key in unread.select(_KEYS).rows()]
-        claim, of_claim = np.concatenate([np.arange(0), *map(_rows, rows)]), np.repeat(number, list(map(len, rows)))
+        held = unread.select("number", *_KEYS).join(self._claims.on_gpus, on=_KEYS, nulls_equal=True)
+        claim, of_claim = (held[name].to_numpy() for name in ("claim", "number"))
         inside, *ends = self._claims.within(claim, began[of_claim], ended[of_claim], ended[of_claim])
         read = unread.join(pl.concat(self._metered).select(*_KEYS, pl.col("first", "last").dt.epoch("ns")), on=_KEYS,
                            nulls_equal=True)  # fmt: skip
@@ -441,13 +421,16 @@ class Attribution:
 
     def _unknown(self, lost: pl.DataFrame) -> Iterator[pl.DataFrame]:
         """Jobs of which only the node is known: at most what is unattributed there meanwhile."""
-        had = self._claims.jobs["node_gpus"].fill_null(1).cast(pl.Float64).to_numpy()
+        if self._claims.of_some_gpus:
+            return
+        had = self._claims.jobs["node_gpus"].fill_null(1.0).to_numpy()
         of_node = ["cluster", "node"]
         read = self.metered.group_by(of_node).agg(pl.col("last").max().dt.epoch("ns"))
-        last_ns = {(cluster, node): last for cluster, node, last in read.iter_rows()}
+        claims = self._claims.on_nodes.join(read, on=of_node, how="left", maintain_order="left")
         unattributed = dict(lost.group_by(of_node))
-        for key, claim in self._claims.of_node.items() if not self._claims.of_some_gpus else ():
-            inside, began, ended = self._claims.within(claim, self._since, self._until, last_ns.get(key, RUNS))
+        for key, on_node in claims.group_by(of_node, maintain_order=True):
+            claim, last_ns = on_node["claim"].to_numpy(), on_node["last"].fill_null(RUNS).to_numpy()
+            inside, began, ended = self._claims.within(claim, self._since, self._until, last_ns)
             row, began, ended = cut_apart(began, ended, self._cuts)
             claim = claim[inside][row]
             spans = pl.DataFrame({"claim": claim, "began": began, "ended": ended, "share": had[claim]})
@@ -458,9 +441,9 @@ class Attribution:
             yield self._bounded(spans, _most_j(unattributed.get(key), began, ended))
 
     def _backward(self) -> Iterator[pl.DataFrame]:
-        claim = self._claims.backward()
-        began = self._claims.began[claim]
-        spans = pl.DataFrame({"claim": claim, "began": began, "ended": self._claims.ended[claim]})
+        began, ended = self._claims["began"], self._claims["ended"]
+        claim = np.flatnonzero((ended != RUNS) & (ended < began))  # they claim nothing
+        spans = pl.DataFrame({"claim": claim, "began": began[claim], "ended": ended[claim]})
         self._find(JobProblem.BACKWARD, spans.with_columns(n=1))
         spans = spans.with_columns(ended="began", share=1.0, reason=pl.lit(JobReason.BACKWARD.value))
         yield self._bounded(spans, np.full(len(claim), np.nan))
@@ -531,7 +514,7 @@ def _nobodys(meters: Meters, spans: Spans, lost: Flags) -> tuple[Spans, Flags]:
     parts, (of_spans,) = _cut([spans], meters.gaps(_LONG_S))
     span, at = of_spans.spans()
     parts = parts[at]
-    step = np.maximum(_MINUTE_NS, (meters.last_ns - meters.first_ns) // _MOST_MINUTES)[parts.gpu]
+    step = np.maximum(_MINUTE_NS, (meters["last_ns"] - meters["first_ns"]) // _MOST_MINUTES)[parts.gpu]
     before = parts.began // step  # the last mark that is not after the begin
     number = -(-parts.ended // step) - before  # of minutes
     part = np.repeat(np.arange(len(parts)), number + 1)
@@ -540,7 +523,7 @@ def _nobodys(meters: Meters, spans: Spans, lost: Flags) -> tuple[Spans, Flags]:
     least_j, measured_s, edge_j = meters.least(parts.gpu[part], mark)
     inner = part[1:] == part[:-1]
     lasted_s = np.diff(mark)[inner] / 1e9
-    most_w = (meters.idle_w * (1 + _IDLE_MORE) + _IDLE_MORE_W)[parts.gpu][part[:-1][inner]]
+    most_w = (meters["idle_w"] * (1 + _IDLE_MORE) + _IDLE_MORE_W)[parts.gpu][part[:-1][inner]]
     # Beside a job a reading may speak for both: the GPU worked where it drew more than that for certain.
     surely_j = (np.diff(least_j) - edge_j[1:] - edge_j[:-1])[inner]
     idle = (surely_j <= most_w * lasted_s) & (np.diff(measured_s)[inner] >= 0.5 * lasted_s)
@@ -569,11 +552,11 @@ def _energies(meters: Meters, spans: Spans) -> dict[str, NDArray[Any]]:
     """The energy of whole GPUs: gpu, began, ended, `_FIGURES` (NaN: unknown) and reason."""
     gpu = spans.gpu
     energies = meters.over(gpu, spans.began, spans.ended)
-    lasted_ns = np.minimum(spans.ended, meters.last_ns[gpu]) - np.maximum(spans.began, meters.first_ns[gpu])
+    lasted_ns = np.minimum(spans.ended, meters["last_ns"][gpu]) - np.maximum(spans.began, meters["first_ns"][gpu])
     lasted_s, most_j = np.maximum(lasted_ns, 0) / 1e9, np.maximum(energies.energy_j, 0.0)
     idle_j, idle_low_j, idle_high_j = (
         np.minimum(watts[gpu] * lasted_s, most_j)  # never more than it drew
-        for watts in (meters.idle_w, meters.idle_low_w, np.nan_to_num(meters.idle_high_w, nan=_ANY_W))
+        for watts in (meters["idle_w"], meters["idle_low_w"], np.nan_to_num(meters["idle_high_w"], nan=_ANY_W))
     )
     return {
         "gpu": gpu, "began": spans.began, "ended": spans.ended,
@@ -678,13 +661,6 @@ def _most_j(unattributed: pl.DataFrame | None, since: Times, until: Times) -> Fl
     stopped = np.searchsorted(ended[back], since // 1000, "right")
     most: Floats = np.maximum(to_begin[started] - to_end[stopped], 0.0)
     return most
-
-
-def _metered(names: pl.DataFrame, columns: dict[str, NDArray[Any]]) -> pl.DataFrame:
-    """Rows of `_METERED`: of `_Held.gpus` and `_Held.metered`."""
-    source = pl.col("idle_source").replace_strict(dict(enumerate(IDLE_SOURCES)), return_dtype=pl.String)
-    rows = pl.DataFrame(columns, nan_to_null=True).with_columns(times_of_ns(pl.col("first", "last")), source)
-    return names.hstack(rows).select(pl.col(name).cast(kind) for name, kind in _METERED.items())
 
 
 def _unmetered(unread: pl.DataFrame, metered: pl.DataFrame) -> pl.DataFrame:

@@ -248,7 +248,7 @@ def split_part(part: BookPart) -> SplitEnergy:
 def _split_part(store: Store, part: BookPart) -> SplitEnergy:
     claims = with_activity(store, part.claims, *part.time.window)
     attribution = Attribution(claims, cuts=part.cuts, since_ns=part.asked_ns[0], until_ns=part.asked_ns[1])
-    return attribution.split(meters.calibrated(part.calibrated) for meters in part.time.meters(claims.edges))
+    return attribution.split(meters.calibrated(part.calibrated) for meters in part.time.meters(claims))
 
 
 def booked(

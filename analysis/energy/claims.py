@@ -10,25 +10,24 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from ...store.catalog import quoted
 from ...store.file_names import Bounds
 from ...store.instants import date_of_ns, in_sql, times_of_ns
 from ...store.vocabulary import Code, EventKind, GpuFrom
-from .readings import ALL_GPUS, GpuRange
-from .sensor import Flags, Floats, Ints, Note, Problem, Times
+from .readings import GpuRange
+from .sensor import Flags, Floats, Ints, Problem, Times
 
 if TYPE_CHECKING:
     from ...store import Store
 
 Key = tuple[str | None, str | None]
-"""Cluster and GPU, or cluster and node."""
-Stay = tuple[str | None, int, int]
-"""A node, and from when to when a GPU was there, ns."""
+"""Cluster and GPU."""
 
 RUNS = np.iinfo(np.int64).min
 """The end of a job that runs, or of which nobody knows when it ended."""
@@ -42,36 +41,63 @@ _AROUND_NS = 3600 * 10**9  # so much of the activity before and after a time is 
 _BY_PROCESS = f"gpu_from IS NOT DISTINCT FROM '{GpuFrom.PROCESS}'"  # beside others it held no fixed share
 
 
+CLAIMS: dict[str, pl.DataType] = {
+    "cluster": pl.String(),
+    "gpu": pl.String(),  # the physical one; NULL where nobody knows it
+    "node": pl.String(),
+    "claimed": pl.String(),  # the GPU as the job names it
+    "allocation": pl.String(),
+    "job_id": pl.String(),
+    "node_gpus": pl.Float64(),  # how many it had on the node
+    "in_store": pl.Boolean(),  # whether the store knows the GPU
+    "gpu_node": pl.String(),  # the node of the GPU and its power limit
+    "limit_w": pl.Float64(),
+    "began": pl.Int64(),  # ns UTC
+    "ended": pl.Int64(),  # RUNS where it is not known
+    "heard": pl.Int64(),  # when the batch system last told of the job
+    "share": pl.Float64(),  # of the physical GPU; NaN where unknown
+    "busy": pl.Float64(),  # of a job that is known by its processes: its part of the busy time of a GPU that it shared;
+}  # NaN elsewhere
+"""The columns of `Claims.jobs`."""
+STAYS: dict[str, pl.DataType] = {
+    "cluster": pl.String(), "gpu": pl.String(), "place": pl.String(), "since": pl.Int64(), "until": pl.Int64(),
+}  # fmt: skip
+"""The columns of `Claims.moves`: a node, and from when to when a GPU was there, ns."""
+
+
 @dataclass(frozen=True)
 class Claims:
-    """All claims, one a row, with those of one GPU side by side. Arrays (n,)."""
+    """All claims, one a row, with those of one GPU side by side, in order of their begin."""
 
     jobs: pl.DataFrame
-    """cluster, allocation, job_id, node, claimed (the GPU as the job names it), gpu (the physical one; NULL where
-    nobody knows it), node_gpus (how many it had on the node), in_store (whether the store knows the GPU), gpu_node and
-    limit_w (the node of the GPU and its power limit)."""
-    began: Times
-    ended: Times
-    """RUNS where it is not known."""
-    heard: Times
-    """When the batch system last told of the job."""
-    share: Floats
-    """Of the physical GPU; NaN where unknown."""
-    busy: Floats
-    """Of a job that is known by its processes: its part of the busy time of a GPU that it shared; NaN elsewhere."""
-    nodes: Mapping[Key, str | None]
-    """The node of each GPU that the store knows."""
-    moves: Mapping[Key, Sequence[Stay]]
-    """Of GPUs that were on several nodes, their stays: the first has no begin, the last one no end."""
+    """(n,) columns of `CLAIMS`; a claim is told by the number of its row."""
+    nodes: pl.DataFrame
+    """The node of each GPU that the store knows: cluster, gpu, node."""
+    moves: pl.DataFrame
+    """Of GPUs that were on several nodes, their stays: `STAYS`. The first has no begin, the last one no end."""
     activity: Mapping[Key, tuple[Times, Floats, Floats]]
     """Of MIG instances with readings: when, and up to then the seconds active and the seconds read. `with_activity`
     has it."""
-    of_gpu: Mapping[Key, range]
-    """The rows of each physical GPU, in order of `began`."""
-    of_node: Mapping[Key, Ints]
-    """The rows of each node whose GPU nobody knows; under the node None those that name no node either."""
     of_some_gpus: bool = False
     """Only the claims of some GPUs are there, and those whose GPU nobody knows."""
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """(n,) a column of `jobs`."""
+        return self.jobs[name].to_numpy()
+
+    @cached_property
+    def on_gpus(self) -> pl.DataFrame:
+        """The claims whose GPU is known: claim, cluster, gpu, node."""
+        return self._numbered.filter(pl.col("gpu").is_not_null())
+
+    @cached_property
+    def on_nodes(self) -> pl.DataFrame:
+        """Those whose GPU nobody knows: claim, cluster, node; without a node where the job names none either."""
+        return self._numbered.filter(pl.col("gpu").is_null()).drop("gpu")
+
+    @property
+    def _numbered(self) -> pl.DataFrame:
+        return self.jobs.select(pl.int_range(pl.len()).alias("claim"), *_KEYS, "node")
 
     def within(
         self, rows: Ints, since_ns: int | Times | None, until_ns: int | Times | None, last_ns: Times | int = RUNS
@@ -81,8 +107,8 @@ class Claims:
 
         A job that runs has the GPU to `last_ns`, its last reading; where it has none, to when it was last heard of.
         """
-        began, ended = self.began[rows], self.ended[rows]
-        ended = np.where(ended == RUNS, np.where(began < last_ns, last_ns, self.heard[rows]), ended)
+        began, ended = self["began"][rows], self["ended"][rows]
+        ended = np.where(ended == RUNS, np.where(began < last_ns, last_ns, self["heard"][rows]), ended)
         low = began if since_ns is None else np.maximum(began, since_ns)
         high = ended if until_ns is None else np.minimum(ended, until_ns)
         inside = (high > low) | ((began == ended) & (low == high))
@@ -90,76 +116,56 @@ class Claims:
 
     def of_gpus(self, names: GpuRange) -> Claims:
         """Those of GPUs with names in a range, and those of which nobody knows the GPU."""
-        if names == ALL_GPUS:
-            return self
-        rows = [np.arange(rows.start, rows.stop) for (_, gpu), rows in self.of_gpu.items() if gpu in names]
-        nodes = {key: node for key, node in self.nodes.items() if key[1] in names}
-        claims = self._only(np.sort(np.concatenate([np.arange(0), *rows, *self.of_node.values()])))
-        return replace(claims, nodes=nodes)
+        jobs = self.jobs.filter(pl.col("gpu").is_null() | names.holds)
+        return replace(self, jobs=jobs, nodes=self.nodes.filter(names.holds))
 
     def touching(self, since_ns: int, until_ns: int) -> Claims:
         """Those that have a part of a time, or an end of it."""
-        return self._only(np.flatnonzero((self.began <= until_ns) & ((self.ended == RUNS) | (self.ended >= since_ns))))
+        ends = (pl.col("ended") == RUNS) | (pl.col("ended") >= since_ns)
+        return replace(self, jobs=self.jobs.filter(pl.col("began") <= until_ns, ends))
 
-    def _only(self, rows: Ints) -> Claims:
-        """Some of them, in order."""
-        if len(rows) == len(self.began):
-            return self
-        keys, ranges = list(self.of_gpu), self.of_gpu.values()
-        first, last = (
-            np.searchsorted(rows, [getattr(of_gpu, end) for of_gpu in ranges]).tolist() for end in ("start", "stop")
+    @cached_property
+    def edges(self) -> pl.DataFrame:
+        """When claims of a GPU, or of a node that it was on, begin and end: cluster, gpu, at (ns)."""
+        times = self.jobs.select(pl.int_range(pl.len()).alias("claim"), at=pl.concat_list("began", "ended"))
+        gpus = pl.concat([self.nodes.select(_KEYS), self.on_gpus.select(_KEYS)]).unique()
+        beside = self.stays(gpus.join(self.nodes, on=_KEYS, how="left", nulls_equal=True)).join(
+            self.on_nodes, left_on=["cluster", "place"], right_on=["cluster", "node"], nulls_equal=True
         )
-        of_node = {key: np.searchsorted(rows, of_node[np.isin(of_node, rows)]) for key, of_node in self.of_node.items()}
-        return replace(
-            self, jobs=self.jobs[rows], began=self.began[rows], ended=self.ended[rows], heard=self.heard[rows],
-            share=self.share[rows], busy=self.busy[rows],
-            of_gpu={key: range(*ends) for key, *ends in zip(keys, first, last, strict=True) if ends[0] < ends[1]},
-            of_node={key: of_rows for key, of_rows in of_node.items() if len(of_rows)},
-        )  # fmt: skip
-
-    def edges(self, gpu: Key) -> Times:
-        """When claims of a GPU, or of a node that it was on, begin and end, and when GPUs moved; ns, in no order."""
-        rows = self.of_gpu.get(gpu, range(0))
-        parts = [self.move_times, self.began[rows.start : rows.stop], self.ended[rows.start : rows.stop]]
-        for node, _, _ in self.stays(gpu, self.nodes.get(gpu)) if self.of_node else ():
-            of_node = self.of_node.get((gpu[0], node), np.zeros(0, np.int64))
-            parts += [self.began[of_node], self.ended[of_node]]
-        times = np.concatenate(parts)
-        ends: Times = times[times != RUNS]
-        return ends
+        claims = pl.concat([self.on_gpus.select("claim", *_KEYS), beside.select("claim", *_KEYS)])
+        rows = claims.join(times, on="claim").explode("at").filter(pl.col("at") != RUNS)
+        return rows.select(*_KEYS, "at").unique()
 
     @cached_property
     def move_times(self) -> Times:
         """When GPUs moved, ns."""
-        return np.unique(np.array([since for stays in self.moves.values() for _, since, _ in stays[1:]], np.int64))
+        return self.moves["since"].filter(self.moves["since"] != ALWAYS).unique().sort().to_numpy()
 
-    def backward(self) -> Ints:
-        """The rows that end before they begin; they claim nothing."""
-        return np.flatnonzero((self.ended != RUNS) & (self.ended < self.began))
-
-    def stays(self, gpu: Key, node: str | None) -> Sequence[Stay]:
-        """Where a GPU was when; one that has not moved was always on its `node`."""
-        return self.moves.get(gpu) or [(node, ALWAYS, NEVER)]
+    def stays(self, gpus: pl.DataFrame) -> pl.DataFrame:
+        """Where GPUs (cluster, gpu, node) were when: place, since and until. One that has not moved was always on its
+        node."""
+        rows = gpus.join(self.moves, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
+        stayed = pl.when(pl.col("since").is_null()).then("node").otherwise("place")
+        return rows.with_columns(
+            stayed.alias("place"), pl.col("since").fill_null(ALWAYS), pl.col("until").fill_null(NEVER)
+        )
 
     def placed(self, pieces: pl.DataFrame) -> pl.DataFrame:
         """Pieces, each with the node on which its GPU was; they are cut where GPUs moved."""
-        rows = [(*key, since, node) for key, stays in self.moves.items() for node, since, _ in stays]
-        if not rows:
+        if self.moves.is_empty():
             return pieces
-        schema = {"cluster": pl.String, "gpu": pl.String, "at": pl.Int64, "there": pl.String}
-        stays = pl.DataFrame(rows, schema, orient="row").sort("at")
-        dated = pieces.with_row_index("_row").with_columns(pl.col("began").dt.epoch("ns").alias("at")).sort("at")
-        dated = dated.join_asof(stays, on="at", by=_KEYS, check_sortedness=False).sort("_row")
-        return dated.with_columns(pl.coalesce("there", "node").alias("node")).select(pieces.columns)
+        dated = pieces.with_row_index("_row").with_columns(pl.col("began").dt.epoch("ns").alias("since")).sort("since")
+        dated = dated.join_asof(self.moves.sort("since"), on="since", by=_KEYS, check_sortedness=False).sort("_row")
+        return dated.with_columns(pl.coalesce("place", "node").alias("node")).select(pieces.columns)
 
     def active(self, rows: Ints, began: Times, ended: Times) -> Floats:
         """How active the GPU or MIG instance of each claim was from `began` to `ended`, 0 to 1; NaN where nobody knows.
 
         `rows` may have a claim several times.
         """
-        active = self.busy[rows]
+        active: Floats = self["busy"][rows]
         for row in np.unique(rows).tolist() if self.activity else ():
-            read = self.activity.get((self.jobs["cluster"][row], self.jobs["claimed"][row]))
+            read = self.activity.get(self.jobs.select("cluster", "claimed").row(row))
             if read is not None:
                 at = np.flatnonzero(rows == row)
                 active_s, read_s = (np.interp(ended[at], read[0], sums) - np.interp(began[at], read[0], sums)
@@ -210,7 +216,7 @@ def claims_of(
     jobs: pl.DataFrame,
     boards: pl.DataFrame,
     *,
-    moves: Mapping[Key, Sequence[Stay]] | None = None,
+    moves: pl.DataFrame | None = None,
     activity: Mapping[Key, tuple[Times, Floats, Floats]] | None = None,
 ) -> Claims:
     """The claims of rows of `jobs_now` (with `busy`) on GPUs, of which `boards` has rows of `gpus_now` (limit_w)."""
@@ -232,29 +238,17 @@ def claims_of(
         .join(instances, on=["cluster", "claimed"], how="left", nulls_equal=True)
         .with_columns(pl.coalesce("parent", "claimed").alias("gpu"), of_part.alias("share"))
         .sort("cluster", "gpu", "began", "ended", "allocation", nulls_last=True)
-        .with_row_index("row")
     )
-    began, ended, heard = (
-        jobs[name].dt.epoch("ns").fill_null(RUNS).to_numpy() for name in ("began", "ended", "recorded")
-    )
-    shares, busy = (
-        jobs[name].cast(pl.Float64).fill_null(float("nan")).to_numpy(writable=True) for name in ("share", "busy")
-    )
-    shares[~(shares > 0)] = np.nan
-    has_gpu = pl.col("gpu").is_not_null()
-    of_gpu = jobs.filter(has_gpu).group_by(_KEYS, maintain_order=True).agg(pl.col("row").first(), pl.len())
-    of_node = jobs.filter(~has_gpu).group_by("cluster", "node", maintain_order=True).agg("row")
-    limit_w = pl.when(pl.col("limit_w") > 0).then("limit_w").alias("limit_w")
+    share, limit_w = (pl.when(pl.col(name) > 0).then(name).alias(name) for name in ("share", "limit_w"))
     of_boards = boards.select(*_KEYS, pl.col("node").alias("gpu_node"), limit_w, pl.lit(True).alias("in_store"))
-    jobs = jobs.join(of_boards, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
+    jobs = jobs.join(of_boards, on=_KEYS, how="left", nulls_equal=True, maintain_order="left").with_columns(
+        pl.col("began", "ended").dt.epoch("ns").fill_null(RUNS), pl.col("in_store").fill_null(False),
+        pl.max_horizontal("began", "recorded").dt.epoch("ns").alias("heard"),
+        share.cast(pl.Float64).fill_null(np.nan), pl.col("busy").cast(pl.Float64).fill_null(np.nan),
+    )  # fmt: skip
     return Claims(
-        jobs.select("cluster", "allocation", "job_id", "node", "claimed", "gpu", "node_gpus",
-                    pl.col("in_store").fill_null(False), "gpu_node", "limit_w"),
-        began, ended, np.maximum(heard, began), shares, busy,
-        {(cluster, gpu): node for cluster, gpu, node in boards.select(*_KEYS, "node").iter_rows()},
-        moves or {}, activity or {},
-        {(cluster, gpu): range(first, first + n) for cluster, gpu, first, n in of_gpu.iter_rows()},
-        {(cluster, node): np.array(rows, np.int64) for cluster, node, rows in of_node.iter_rows()},
+        jobs.select(pl.col(name).cast(kind) for name, kind in CLAIMS.items()), boards.select(*_KEYS, "node"),
+        pl.DataFrame(schema=STAYS) if moves is None else moves, activity or {},
     )  # fmt: skip
 
 
@@ -267,27 +261,26 @@ def profile_share(profile: str | None, model: str | None) -> float | None:
     return min(int(match[1]) / slices, 1.0)
 
 
-def _moves(store: Store, names: str | None) -> dict[Key, list[Stay]]:
-    """The stays of GPUs that the table `gpus` shows on several nodes; of some GPUs (in SQL) or of all.
+def _moves(store: Store, names: str | None) -> pl.DataFrame:
+    """The stays of GPUs that the table `gpus` shows on several nodes (`STAYS`); of some GPUs (in SQL) or of all.
 
     `n1` and `n1.example.org` are one node. A row without a UUID, of a GPU that has one, was found by its node.
     """
     rows = store.sql(
-        "SELECT cluster, gpu, arg_max(node, length(node)) AS node, since FROM (SELECT cluster, gpu, node, "
+        "SELECT cluster, gpu, arg_max(node, length(node)) AS place, since FROM (SELECT cluster, gpu, node, "
         f"coalesce(epoch_ns(first_seen), {ALWAYS}) AS since FROM gpus WHERE node IS NOT NULL AND parent IS NULL"
         f"{'' if names is None else f' AND gpu IN ({names})'} "
         "QUALIFY (uuid IS NOT NULL OR max(uuid) OVER (PARTITION BY cluster, gpu) IS NULL) "
         "AND count(DISTINCT split_part(node, '.', 1)) OVER (PARTITION BY cluster, gpu) > 1) GROUP BY ALL ORDER BY since"
+    ).polars()
+    host = pl.col("place").str.split(".").list.first()
+    rows = rows.filter(host.ne_missing(host.shift(1).over(_KEYS)))
+    first = pl.int_range(pl.len()).over(_KEYS) == 0
+    rows = rows.with_columns(
+        pl.when(first).then(ALWAYS).otherwise("since").alias("since"),
+        pl.col("since").shift(-1).over(_KEYS).fill_null(NEVER).alias("until"),
     )
-    moves: dict[Key, list[Stay]] = {}
-    for row in rows.to_pylist():
-        stays = moves.setdefault((row["cluster"], row["gpu"]), [])
-        node, since, _ = stays[-1] if stays else (None, ALWAYS, NEVER)
-        if node is None:
-            stays.append((row["node"], ALWAYS, NEVER))
-        elif node.partition(".")[0] != row["node"].partition(".")[0]:
-            stays[-1:] = [(node, since, row["since"]), (row["node"], row["since"], NEVER)]
-    return moves
+    return rows.select(pl.col(name).cast(kind) for name, kind in STAYS.items())
 
 
 def with_activity(store: Store, claims: Claims, since_ns: int, until_ns: int) -> Claims:
@@ -413,36 +406,30 @@ def joined_crowds(crowds: pl.DataFrame) -> pl.DataFrame:
     ).select(*PROBLEMS)  # fmt: skip
 
 
-def of_notes(
-    notes: Sequence[tuple[str, str, str | None, Note]], metered: pl.DataFrame, claims: Claims
-) -> Sequence[pl.DataFrame]:
+def of_notes(notes: pl.DataFrame, metered: pl.DataFrame, claims: Claims) -> Sequence[pl.DataFrame]:
     """What the meters found, and the jobs that had a GPU while its driver was loaded again; rows of `PROBLEMS`.
 
-    `notes`: cluster, GPU and node of each. A time in which nobody read the node, and in which no job had the GPU, is no
-    problem of the GPU: nor is what a counter did meanwhile.
+    `notes`: `meter.NOTES`, and the node of each GPU. A time in which nobody read the node, and in which no job had the
+    GPU, is no problem of the GPU: nor is what a counter did meanwhile.
     """
-    kinds = {name: PROBLEMS[name] for name in (*_KEYS, "node", "problem", "joules", "percent", "n")}
-    kinds |= {"began": pl.Int64(), "ended": pl.Int64(), "has_rows": pl.Boolean(), "held": pl.Boolean()}
-    rows, reloads = [], [of_claims(JobProblem.RELOAD, claims, _NO_CLAIMS)]
-    for cluster, gpu, node, note in dict.fromkeys(notes):
-        of_gpu = claims.of_gpu.get((cluster, gpu), range(0))
-        claim = np.arange(of_gpu.start, of_gpu.stop)
-        ended = np.where(claims.ended[claim] == RUNS, NEVER, claims.ended[claim])
-        low, high = np.maximum(claims.began[claim], note.began_ns), np.minimum(ended, note.ended_ns)
-        held = np.maximum(high - low, 0).sum() > min(_HELD_NS, 0.1 * (note.ended_ns - note.began_ns))
-        rows.append({
-            "cluster": cluster, "gpu": gpu, "node": node, "problem": str(note.problem), "began": note.began_ns,
-            "ended": note.ended_ns, "joules": note.joules, "percent": note.percent, "n": note.n,
-            "has_rows": note.has_rows, "held": bool(held),
-        })  # fmt: skip
-        if note.problem == Problem.DRIVER_RELOAD:
-            touched = claim[(claims.began[claim] < max(note.ended_ns, note.began_ns + 1)) & (ended > note.began_ns)]
-            times = pl.DataFrame({"claim": touched}).with_columns(began=note.began_ns, ended=note.ended_ns, n=1)
-            reloads.append(of_claims(JobProblem.RELOAD, claims, times))
-    return [*reloads, as_problems(_without_pauses(pl.DataFrame(rows, schema=kinds), metered).drop("has_rows", "held"))]
-
-
-_NO_CLAIMS = pl.DataFrame(schema=dict.fromkeys(("claim", "began", "ended", "n"), pl.Int64))
+    notes = notes.unique(maintain_order=True).with_row_index("note")
+    jobs = claims.jobs.select(
+        pl.int_range(pl.len()).alias("claim"), *_KEYS, pl.col("began").alias("from"),
+        pl.when(pl.col("ended") == RUNS).then(NEVER).otherwise("ended").alias("to"),
+    )  # fmt: skip
+    of_jobs = notes.join(jobs, on=_KEYS, nulls_equal=True, maintain_order="left_right")
+    overlap = pl.min_horizontal("ended", "to") - pl.max_horizontal("began", "from")
+    sums = of_jobs.group_by("note").agg(overlap.clip(lower_bound=0).sum().alias("held_ns"))
+    most_ns = pl.min_horizontal(_HELD_NS, 0.1 * (pl.col("ended") - pl.col("began")))
+    notes = notes.join(sums, on="note", how="left", maintain_order="left").with_columns(
+        (pl.col("held_ns").fill_null(0) > most_ns).alias("held")
+    )
+    touched = of_jobs.filter(
+        pl.col("problem") == Problem.DRIVER_RELOAD.value, pl.col("to") > pl.col("began"),
+        pl.col("from") < pl.max_horizontal("ended", pl.col("began") + 1),
+    )  # fmt: skip
+    reloads = of_claims(JobProblem.RELOAD, claims, touched.select("claim", "began", "ended", n=1))
+    return [reloads, as_problems(_without_pauses(notes, metered))]
 
 
 def _without_pauses(notes: pl.DataFrame, metered: pl.DataFrame) -> pl.DataFrame:

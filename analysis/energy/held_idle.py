@@ -243,8 +243,9 @@ def _held(store: Store, options: IdleOptions, since_ns: int, until_ns: int) -> t
 
 def _most_idle_w(meters: Meters) -> NDArray[np.float64]:
     """What each GPU draws at most without work, W; NaN where neither that nor its power limit is known."""
-    above_w = np.maximum(np.nan_to_num(meters.limit_w - meters.idle_w), 0.0)
-    return np.where(np.isnan(meters.idle_w), _OF_LIMIT * meters.limit_w, meters.idle_w + POWER_SHARE * above_w)
+    idle_w, limit_w = meters["idle_w"], meters["limit_w"]
+    above_w = np.maximum(np.nan_to_num(limit_w - idle_w), 0.0)
+    return np.where(np.isnan(idle_w), _OF_LIMIT * limit_w, idle_w + POWER_SHARE * above_w)
 
 
 def _use(

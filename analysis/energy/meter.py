@@ -32,7 +32,7 @@ is left out. Where it cannot be believed, the integrated power stands in.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -84,7 +84,32 @@ ENDS = ("level_j", "lag_j", "doubt_j")
 """What a meter shows of the end of a window: the energy of the time that readings may lag by; what they may move across
 the end as power changes near it; what may lie on the other side as the end is between two readings."""
 _WATTS = ("idle_w", "idle_low_w", "idle_high_w", "lowest_w", "highest_w")
-_KNOTS = ("knots_ns", "knots_s", "energy_j", "slope_j", "bend_j", "edge_w", "parts", "ends_j")
+GPU = ["cluster", "gpu"]
+BOARD: dict[str, pl.DataType] = {
+    "cluster": pl.String(),
+    "gpu": pl.String(),
+    "first_ns": pl.Int64(),  # when the time that it meters begins, UTC: at its first reading, or later where less was
+    "last_ns": pl.Int64(),  # asked for
+    "origin_ns": pl.Int64(),  # time of the first knot
+    "idle_w": pl.Float64(),  # what it draws without work; NaN where only bounds are known
+    "idle_low_w": pl.Float64(),  # the interval of it; `idle_high_w` is NaN where nothing is known
+    "idle_high_w": pl.Float64(),
+    "idle_source": pl.String(),  # what it is known from: code of `IdleSource`
+    "power_source": pl.String(),  # which readings gave most of the energy: code of `PowerSource`
+    "limit_w": pl.Float64(),  # its power limit; NaN where unknown
+    "lowest_w": pl.Float64(),  # the least and the most that it can draw, as far as is known: the bounds of gaps
+    "highest_w": pl.Float64(),
+    "empty": pl.String(),  # why it has no energy at all: code of `Reason`; NULL where it has
+    "begins": pl.Int64(),  # its first knot, and the one after its last; it has two or more
+    "ends": pl.Int64(),
+}
+"""The columns of `Meters.boards`."""
+NOTES: dict[str, pl.DataType] = {
+    "cluster": pl.String(), "gpu": pl.String(), "problem": pl.String(), "began": pl.Int64(), "ended": pl.Int64(),
+    "joules": pl.Float64(), "percent": pl.Float64(), "seconds": pl.Float64(), "n": pl.Int64(),
+    "has_rows": pl.Boolean(),
+}  # fmt: skip
+"""The columns of `Meters.notes`: the GPU, and the fields of a `Note`; times are in ns."""
 
 
 @dataclass(frozen=True)
@@ -111,53 +136,33 @@ class Energies:
 
 @dataclass(frozen=True)
 class Meters:
-    """The energy of g GPUs as functions of time. The knots of all GPUs lie one after another."""
+    """The energy of g GPUs as functions of time."""
 
-    gpus: Sequence[tuple[str, str]]
-    """Cluster and GPU of each."""
-    first_ns: Times
-    """(g,) when the time that it meters begins, UTC: at its first reading, or later where less was asked for."""
-    last_ns: Times
-    origin_ns: Times
-    """(g,) time of the first knot."""
-    idle_w: Floats
-    """(g,) what it draws without work; NaN where only bounds are known."""
-    idle_low_w: Floats
-    """(g,) the interval of it; `idle_high_w` is NaN where nothing is known."""
-    idle_high_w: Floats
-    idle_source: Ints
-    """(g,) what it is known from: number in `IDLE_SOURCES`."""
-    power_source: Sequence[PowerSource]
-    """Which readings gave most of the energy."""
-    limit_w: Floats
-    """(g,) its power limit; NaN where unknown."""
-    lowest_w: Floats
-    """(g,) the least and the most that it can draw, as far as is known: the bounds of gaps."""
-    highest_w: Floats
-    notes: Sequence[tuple[Note, ...]]
-    empty: Sequence[Reason | None]
-    """Why it has no energy at all."""
-    begins: Ints
-    """(g,) its first knot, and the one after its last; it has two or more."""
-    ends: Ints
-    knots_ns: Times
-    """(k,) since `origin_ns`, on from the time of all GPUs before: they increase over all."""
-    knots_s: Floats
-    """(k,) since `origin_ns`."""
-    energy_j: Floats
-    """(k,) from the first knot to each."""
-    slope_j: Floats
-    """(k,) of the segment after a knot: its energy to the fraction f of it is slope * f + bend * f**2."""
-    bend_j: Floats
-    edge_w: Floats
-    """(k,) the largest step of the power in a segment and in the one after it."""
-    parts: Mapping[str, Floats]
-    """(k,) the figures of `PARTS` to each knot, by name; those that are 0 everywhere are left out."""
-    ends_j: Floats
-    """(3, k) of a window that ends at the knot, in the order of `ENDS`; between knots as a line."""
+    boards: pl.DataFrame
+    """(g,) a row for each GPU: `BOARD`."""
+    knots: Mapping[str, NDArray[Any]]
+    """Arrays (k,) of the knots of all GPUs, which lie one after another.
+
+    `ns` since `origin_ns`, on from the time of all GPUs before, so that they increase over all; `s` since `origin_ns`;
+    `energy_j` from the first knot to each. Of the segment after a knot: `slope_j` and `bend_j`, where its energy to the
+    fraction f of it is slope * f + bend * f**2; `edge_w`, the largest step of the power in it and in the one after it.
+    The figures of `PARTS` to each knot; those that are 0 everywhere may be left out. Those of `ENDS` of a window that
+    ends at the knot; between knots as a line.
+    """
+    notes: pl.DataFrame
+    """What was found in their readings: `NOTES`."""
 
     def __len__(self) -> int:
-        return len(self.gpus)
+        return self.boards.height
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """(g,) a column of `boards`."""
+        return self.boards[name].to_numpy()
+
+    @property
+    def gpus(self) -> list[tuple[str, str]]:
+        """Cluster and GPU of each."""
+        return self.boards.select(GPU).rows()
 
     def over(self, numbers: Ints, began: Times, ended: Times) -> Energies:
         """The energy of these GPUs (numbers) from `began` to `ended` (ns UTC); arrays (n,).
@@ -175,10 +180,11 @@ class Meters:
         lag_j2 = (grown[-3] ** 2 + since[-2] ** 2 + until[-2] ** 2) / NORMAL_95**2
         doubt = since[-1] + until[-1]
         # What was not measured before the first reading and after the last is not in the energy: it may be more.
-        beyond = (length - inside) * self.highest_w[numbers]
+        lowest_w, highest_w = (self[name][numbers] for name in ("lowest_w", "highest_w"))
+        beyond = (length - inside) * highest_w
         # No doubt goes further than the least and the most that the GPU can draw.
-        spare_j = np.maximum(energy - self.lowest_w[numbers] * inside, 0.0)
-        room_j = np.maximum(self.highest_w[numbers] * inside - energy, 0.0)
+        spare_j = np.maximum(energy - lowest_w * inside, 0.0)
+        room_j = np.maximum(highest_w * inside - energy, 0.0)
         variance = variance_j2([sums[name] for name in SUMS], length) + lag_j2
         return Energies(
             energy,
@@ -212,94 +218,78 @@ class Meters:
         """Where times of more than `longer_s` without readings begin and end: the GPUs (numbers) and when (ns UTC)."""
         if not len(self):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        lasted = np.diff(self.knots_s)
-        unread = np.diff(self.parts["measured_s"]) <= 0 if "measured_s" in self.parts else True
-        at = np.flatnonzero((lasted > longer_s) & unread)
+        at = np.flatnonzero((np.diff(self.knots["s"]) > longer_s) & (np.diff(self._sums("measured_s")) <= 0))
         numbers, inside = self._gpus_of(at)
-        inside &= at < self.ends[numbers] - 1
+        inside &= at < self["ends"][numbers] - 1
         numbers, at = numbers[inside], at[inside]
-        since = (self.origin_ns - self.knots_ns[self.begins])[numbers]
-        return np.repeat(numbers, 2), (np.stack([self.knots_ns[at], self.knots_ns[at + 1]]) + since).T.ravel()
+        times = self.knots["ns"]
+        since = (self["origin_ns"] - times[self["begins"]])[numbers]
+        return np.repeat(numbers, 2), (np.stack([times[at], times[at + 1]]) + since).T.ravel()
 
     def _gpus_of(self, at: Ints) -> tuple[Ints, Flags]:
         """The GPUs (numbers) that knots are of, and of which knots there is one: `only` keeps those of all."""
-        order = np.argsort(self.begins)
-        numbers = order[np.maximum(np.searchsorted(self.begins[order], at, "right") - 1, 0)]
-        return numbers, (at >= self.begins[numbers]) & (at < self.ends[numbers])
+        begins, ends = self["begins"], self["ends"]
+        order = np.argsort(begins)
+        numbers = order[np.maximum(np.searchsorted(begins[order], at, "right") - 1, 0)]
+        return numbers, (at >= begins[numbers]) & (at < ends[numbers])
+
+    def _sums(self, name: str) -> Floats:
+        """(k,) a figure of `PARTS`."""
+        sums = self.knots.get(name)
+        return np.zeros(len(self.knots["s"])) if sums is None else sums
 
     def between(self, since_ns: int | None, until_ns: int | None) -> Meters:
         """The same meters of less time, without those that have none of it."""
-        if since_ns is None and until_ns is None:
-            return self
-        first = self.first_ns if since_ns is None else np.maximum(self.first_ns, since_ns)
-        last = self.last_ns if until_ns is None else np.minimum(self.last_ns, until_ns)
-        notes = tuple(
-            tuple(note for note in notes if note.ended_ns >= since and note.began_ns <= until)
-            for notes, since, until in zip(self.notes, first.tolist(), last.tolist(), strict=True)
-        )
-        return replace(self, first_ns=first, last_ns=last, notes=notes).only(np.flatnonzero(first <= last))
+        boards = self.boards.with_columns(
+            pl.max_horizontal("first_ns", pl.lit(since_ns, pl.Int64)).alias("first_ns"),
+            pl.min_horizontal("last_ns", pl.lit(until_ns, pl.Int64)).alias("last_ns"),
+        ).filter(pl.col("first_ns") <= pl.col("last_ns"))
+        notes = self.notes.join(boards.select(*GPU, "first_ns", "last_ns"), on=GPU, nulls_equal=True)
+        notes = notes.filter(pl.col("ended") >= pl.col("first_ns"), pl.col("began") <= pl.col("last_ns"))
+        return replace(self, boards=boards, notes=notes.select(*NOTES))
 
     def only(self, numbers: Ints) -> Meters:
         """Some of them, in this order."""
-        if np.array_equal(numbers, np.arange(len(self))):
-            return self
-        columns: dict[str, Any] = {}
-        for name, values in vars(self).items():
-            if name not in _KNOTS:
-                arrays = isinstance(values, np.ndarray)
-                columns[name] = values[numbers] if arrays else tuple(values[number] for number in numbers.tolist())
-        return replace(self, **columns)
+        boards = self.boards[numbers]
+        return replace(self, boards=boards, notes=self.notes.join(boards, on=GPU, how="semi", nulls_equal=True))
 
-    def calibrated(self, boards: pl.DataFrame) -> Meters:
+    def calibrated(self, learnt: pl.DataFrame) -> Meters:
         """The meters with what a calibration knows of their boards: while a sensor read, true energy is
-        (1 + h) x read energy + p x time. `boards`: cluster, gpu, h and p; meters of other GPUs stay as they are.
+        (1 + h) x read energy + p x time. `learnt`: cluster, gpu, h and p; meters of other GPUs stay as they are.
         """
-        learnt = {
-            (cluster, gpu): (h, p) for cluster, gpu, h, p in boards.select("cluster", "gpu", "h", "p").iter_rows()
-        }
-        if not any(key in learnt for key in self.gpus):
+        terms = self.boards.select(GPU).join(learnt, on=GPU, how="left", nulls_equal=True, maintain_order="left")
+        if terms["h"].null_count() == len(self):
             return self
-        h, p = np.array([learnt.get(key, (0.0, 0.0)) for key in self.gpus]).T
-        of_gpu = {name: np.maximum((1 + h) * getattr(self, name) + p, 0.0) for name in _WATTS}
-        parts = dict(self.parts)
-        if "measured_s" not in parts:
-            return replace(self, **of_gpu)
-        knots = {name: getattr(self, name).copy() for name in _KNOTS[2:] if name != "parts"}
-        read_j, read_s = parts.get("measured_j", np.zeros(len(self.knots_s))), parts["measured_s"]
-        numbers, inside = self._gpus_of(np.arange(len(self.knots_s)))
-        h_of_knot, p_of_knot = np.where(inside, np.array([h, p])[:, numbers], 0.0)
+        h, p = terms.select(pl.col("h", "p").fill_null(0.0))
+        boards = self.boards.with_columns(((1 + h) * pl.col(_WATTS) + p).clip(lower_bound=0.0))
+        knots = dict(self.knots)
+        read_j, read_s = self._sums("measured_j"), self._sums("measured_s")
+        numbers, inside = self._gpus_of(np.arange(len(read_s)))
+        h_of_knot, p_of_knot = (np.where(inside, term.to_numpy()[numbers], 0.0) for term in (h, p))
         more_j = h_of_knot * read_j + p_of_knot * read_s
         last = np.zeros(len(numbers), bool)
-        last[self.ends - 1] = True  # of its GPU: no segment comes after it
+        last[self["ends"] - 1] = True  # of its GPU: no segment comes after it
         factor = np.where(~last & (steps(read_s) > 0), 1 + h_of_knot, 1.0)
-        knots["energy_j"] += more_j
-        parts["measured_j"] = read_j + more_j
-        for name in ("bend_j", "edge_w", "ends_j"):
-            knots[name] *= factor
+        knots |= {name: knots[name] * factor for name in ("bend_j", "edge_w", *ENDS)}
+        knots |= {"energy_j": knots["energy_j"] + more_j, "measured_j": read_j + more_j}
         knots["slope_j"] = np.where(last, 0.0, steps(knots["energy_j"])) - knots["bend_j"]
-        return replace(self, **of_gpu, **knots, parts=parts)
+        return replace(self, boards=boards, knots=knots)
 
     @classmethod
     def joined(cls, parts: Sequence[Meters]) -> Meters:
         """The meters of all parts, one after another. The times that they last must not add up to 292 years."""
         if len(parts) == 1:
             return parts[0]
-        knots = np.cumsum([0, *(len(part.knots_ns) for part in parts)]).tolist()
-        since = np.cumsum([0, *(int(part.knots_ns[-1]) + 1 for part in parts)]).tolist()
-        columns: dict[str, Any] = {}
-        for name, values in vars(parts[0]).items():
-            arrays = [getattr(part, name) for part in parts]
-            if name in ("begins", "ends", "knots_ns"):
-                moved = since if name == "knots_ns" else knots
-                arrays = [array + more for array, more in zip(arrays, moved, strict=False)]
-            if name == "parts":
-                of_knots = [(part.parts, np.zeros(len(part.knots_s))) for part in parts]
-                names = dict.fromkeys(chain.from_iterable(arrays))
-                columns[name] = {key: np.concatenate([sums.get(key, none) for sums, none in of_knots]) for key in names}
-                continue
-            is_array = isinstance(values, np.ndarray)
-            columns[name] = np.concatenate(arrays, axis=-1) if is_array else tuple(chain.from_iterable(arrays))
-        return cls(**columns)
+        first = np.cumsum([0, *(len(part.knots["ns"]) for part in parts)]).tolist()
+        since = np.cumsum([0, *(int(part.knots["ns"][-1]) + 1 for part in parts)]).tolist()
+        boards = [
+            part.boards.with_columns(pl.col("begins", "ends") + knots)
+            for part, knots in zip(parts, first, strict=False)
+        ]
+        names = dict.fromkeys(chain.from_iterable(part.knots for part in parts))
+        knots = {name: np.concatenate([part._sums(name) for part in parts]) for name in names}
+        knots["ns"] = np.concatenate([part.knots["ns"] + more for part, more in zip(parts, since, strict=False)])
+        return cls(pl.concat(boards), knots, pl.concat([part.notes for part in parts]))
 
     def at(self, numbers: Ints, moments: Times) -> tuple[Floats, Floats]:
         """What the meters of these GPUs (numbers) show at some times (ns UTC), each since its first knot.
@@ -307,16 +297,17 @@ class Meters:
         The time on the meter, s (n,); and (1 + parts + 3, n): the energy, `PARTS` and `ENDS`.
         """
         inside, at, step, share = self._where(numbers, moments)
-        upto, since = self._upto(at, share), self.energy_j[at]
+        energy_j = self.knots["energy_j"]
+        upto, since = self._upto(at, share), energy_j[at]
         # What is measured of a segment grows as its energy does, which need not be a line.
-        of_segment = self.energy_j[at + 1] - since
+        of_segment = energy_j[at + 1] - since
         of_energy = np.divide(upto - since, of_segment, out=share.copy(), where=of_segment > 0)
         parts = (self._part(name, at, of_energy if name == "measured_j" else share) for name in PARTS)
         return inside, np.stack([upto, *parts, *self._ends(at, step, share)])
 
     def _part(self, name: str, at: Ints, share: Floats) -> Floats:
         """A figure of `PARTS` where such a share of segments has passed."""
-        sums = self.parts.get(name)
+        sums = self.knots.get(name)
         if sums is None:
             return np.zeros(len(at))
         before = sums[at]
@@ -324,24 +315,25 @@ class Meters:
 
     def _where(self, numbers: Ints, moments: Times) -> tuple[Floats, Ints, Floats, Floats]:
         """The time on the meter, the segment that it is in, how long this is, and which share of it has passed."""
-        begins, ends = self.begins[numbers], self.ends[numbers]
-        zero = self.knots_ns[begins]
-        inside = np.minimum(np.maximum(moments - self.origin_ns[numbers], 0), self.knots_ns[ends - 1] - zero)
-        at = np.searchsorted(self.knots_ns, inside + zero, "right") - 1
+        times, knots_s = self.knots["ns"], self.knots["s"]
+        begins, ends = self["begins"][numbers], self["ends"][numbers]
+        zero = times[begins]
+        inside = np.minimum(np.maximum(moments - self["origin_ns"][numbers], 0), times[ends - 1] - zero)
+        at = np.searchsorted(times, inside + zero, "right") - 1
         at = np.minimum(at, ends - 2)
-        before, seconds = self.knots_s[at], np.minimum(inside / 1e9, self.knots_s[ends - 1])
-        step = self.knots_s[at + 1] - before
+        before, seconds = knots_s[at], np.minimum(inside / 1e9, knots_s[ends - 1])
+        step = knots_s[at + 1] - before
         return seconds, at, step, (seconds - before) / np.where(step > 0, step, 1.0)
 
     def _upto(self, at: Ints, share: Floats) -> Floats:
-        energy: Floats = self.energy_j[at] + self.slope_j[at] * share + self.bend_j[at] * share**2
-        return energy
+        energy, slope, bend = (self.knots[name][at] for name in ("energy_j", "slope_j", "bend_j"))
+        upto: Floats = energy + slope * share + bend * share**2
+        return upto
 
     def _ends(self, at: Ints, step: Floats, share: Floats) -> Floats:
         """(3, n) `ENDS`."""
-        before = self.ends_j[:, at]
-        ends: Floats = before + share * (self.ends_j[:, at + 1] - before)
-        ends[2] += self.edge_w[at] * share * (1 - share) * step
+        ends = np.stack([self._part(name, at, share) for name in ENDS])
+        ends[2] += self.knots["edge_w"][at] * share * (1 - share) * step
         return ends
 
     def _reasons(self, numbers: Ints, length: Floats, sums: dict[str, Floats]) -> NDArray[np.str_]:
@@ -354,10 +346,8 @@ class Meters:
             reasons[refused & (sums["zero_s"] > missing / 2)] = Reason.ZERO
             unread = sums["measured_s"] + sums["stuck_s"] + sums["zero_s"] == 0
             reasons[unread & (length > 0)] = Reason.NO_TELEMETRY
-        for number, reason in enumerate(self.empty):
-            if reason is not None:
-                reasons[numbers == number] = reason
-        return reasons
+        empty = self.boards["empty"].fill_null("").to_numpy()[numbers].astype(_REASON)
+        return np.where(empty != "", empty, reasons)
 
 
 # -- from readings to meters -----------------------------------------------------------------------------------
@@ -450,19 +440,41 @@ def _metered(
     mostly = (counted_s > 0) & (2 * counted_s >= step.sum(axis=1))
     ends = ts.shape[1] * np.arange(1, len(gpus) + 1)
     since_ns = np.append(0, np.cumsum(last - first + 1)[:-1])[:, None]
-    return Meters(
-        gpus=gpus, first_ns=first, last_ns=last, origin_ns=first,
+    boards = _boards(
+        gpus, np.stack([first, last], axis=1), limit_w, begins=ends - ts.shape[1], ends=ends,
         idle_w=idle.watts[:, 0], idle_low_w=idle.low_w[:, 0], idle_high_w=idle.high_w[:, 0],
-        idle_source=idle.source[:, 0],
-        power_source=[PowerSource.COUNTER if counter else sensed.timing.source for counter in mostly.tolist()],
-        limit_w=limit_w[:, 0], lowest_w=floor_w[:, 0], highest_w=highest_w[:, 0],
-        notes=tuple(map(tuple, notes)), empty=[None] * len(gpus), begins=ends - ts.shape[1], ends=ends,
-        knots_ns=(ts - ts[:, :1] + since_ns).ravel(), knots_s=sensed.times_s.ravel(), energy_j=upto.ravel(),
-        slope_j=slope.ravel(), bend_j=bend.ravel(),
-        edge_w=np.where(together, edge_w, highest_w - floor_w).ravel(),
-        parts={name: _upto_each(grown[name]).ravel() for name in PARTS if grown[name].any()},
-        ends_j=_ends(sensed, upto).reshape(len(ENDS), -1),
+        idle_source=np.array(IDLE_SOURCES)[idle.source[:, 0]],
+        power_source=np.where(mostly, PowerSource.COUNTER.value, sensed.timing.source.value),
+        lowest_w=floor_w[:, 0], highest_w=highest_w[:, 0],
     )  # fmt: skip
+    knots = {
+        "ns": ts - ts[:, :1] + since_ns, "s": sensed.times_s, "energy_j": upto, "slope_j": slope, "bend_j": bend,
+        "edge_w": np.where(together, edge_w, highest_w - floor_w),
+        **{name: _upto_each(grown[name]) for name in PARTS if grown[name].any()},
+        **dict(zip(ENDS, _ends(sensed, upto), strict=True)),
+    }  # fmt: skip
+    return Meters(boards, {name: values.ravel() for name, values in knots.items()}, _noted(gpus, notes))
+
+
+def _boards(
+    gpus: Sequence[tuple[str, str]], ends_ns: Times, limit_w: Floats, **columns: NDArray[Any] | str
+) -> pl.DataFrame:
+    """Rows of `BOARD`; what is left out is NULL. `ends_ns` (g, 2), `limit_w` (g, 1)."""
+    names = pl.DataFrame(gpus, {name: BOARD[name] for name in GPU}, orient="row")
+    first_ns, last_ns = ends_ns.T
+    times = {"first_ns": first_ns, "last_ns": last_ns, "origin_ns": first_ns, "limit_w": limit_w[:, 0]}
+    figures = {"empty": None, **times, **columns}
+    rows = names.with_columns(
+        pl.Series(name, values) if isinstance(values, np.ndarray) else pl.lit(values).alias(name)
+        for name, values in figures.items()
+    )
+    return rows.select(pl.col(name).cast(kind) for name, kind in BOARD.items())
+
+
+def _noted(gpus: Sequence[tuple[str, str]], notes: Sequence[Sequence[Note]]) -> pl.DataFrame:
+    """Rows of `NOTES`."""
+    rows = [(*gpu, *astuple(note)) for gpu, of_gpu in zip(gpus, notes, strict=True) for note in of_gpu]
+    return pl.DataFrame(rows, NOTES, orient="row")
 
 
 def _upto_each(grown: Floats) -> Floats:
@@ -558,16 +570,15 @@ def _without_energy(
 ) -> Meters:
     """The meters of GPUs that have no energy at all, with readings from one time to another (g, 2)."""
     n = len(gpus)
-    unknown, zeros, knots = np.full(n, np.nan), np.zeros(n), np.zeros(2 * n)
-    return Meters(
-        gpus=gpus, first_ns=ends_ns[:, 0], last_ns=ends_ns[:, 1], origin_ns=ends_ns[:, 0],
-        idle_w=unknown, idle_low_w=zeros, idle_high_w=unknown,
-        idle_source=np.full(n, IDLE_SOURCES.index(IdleSource.UNKNOWN)), power_source=[PowerSource.POWER] * n,
-        limit_w=limit_w[:, 0], lowest_w=zeros, highest_w=np.nan_to_num(limit_w[:, 0]),
-        notes=tuple(map(tuple, notes)), empty=[reason] * n, begins=np.arange(0, 2 * n, 2),
-        ends=np.arange(2, 2 * n + 2, 2), knots_ns=np.arange(2 * n), knots_s=knots, energy_j=knots, slope_j=knots,
-        bend_j=knots, edge_w=knots, parts={}, ends_j=np.zeros((len(ENDS), 2 * n)),
+    zeros, unknown = np.zeros(n), np.full(n, np.nan)
+    boards = _boards(
+        gpus, ends_ns, limit_w, begins=np.arange(0, 2 * n, 2), ends=np.arange(2, 2 * n + 2, 2), idle_w=unknown,
+        idle_low_w=zeros, idle_high_w=unknown, idle_source=IdleSource.UNKNOWN.value,
+        power_source=PowerSource.POWER.value, lowest_w=zeros, highest_w=np.nan_to_num(limit_w[:, 0]),
+        empty=reason.value,
     )  # fmt: skip
+    knots = dict.fromkeys(("s", "energy_j", "slope_j", "bend_j", "edge_w", *ENDS), np.zeros(2 * n))
+    return Meters(boards, knots | {"ns": np.arange(2 * n)}, _noted(gpus, notes))
 
 
 # -- the energy counter ----------------------------------------------------------------------------------------

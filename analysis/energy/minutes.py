@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,15 +28,14 @@ from ...errors import StoreError
 from ...store import keys, parquet
 from ...store.derived import Origin
 from ...store.file_names import Bounds, day_number
-from ...store.instants import date_of_ns, in_sql, nanoseconds
+from ...store.instants import date_of_ns, in_sql
 from ...store.replacing import TakenError
 from ...store.schema import ENERGY_DAYS, ENERGY_MINUTES, MINUTES, TELEMETRY, arrow_schema
 from ..engines import HERE, Engine, PartFailure, opened
-from .claims import Claims, Key, read_claims
-from .idle import IDLE_SOURCES
-from .meter import ENDS, PARTS, Meters
+from .claims import Claims, read_claims
+from .meter import BOARD, ENDS, NOTES, PARTS, Meters
 from .readings import ALL_GPUS, GpuRange, meters_of_many
-from .sensor import Flags, Floats, Ints, Note, PowerSource, Problem, Reason, Times
+from .sensor import Flags, Floats, Ints, Times
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -67,8 +66,6 @@ _NOTES = arrow_schema(ENERGY_DAYS.name).field("notes").type
 _SUMMED = [name for name in PARTS if name not in ("measured_j", "measured_s")]
 
 Progress = Callable[[str], None]
-TimesOf = Callable[[Key], Times]
-"""When jobs come to a GPU and leave it, in no order, ns UTC: `Claims.edges`."""
 Gpus = Collection[tuple[str, str]]
 """Cluster and GPU of each."""
 DayTables = dict[str, pa.Table]
@@ -112,13 +109,13 @@ class MeterPart:
         ends = [name for name in (self.names.first, self.names.end) if name is not None]
         return " to ".join(map(str, days)) + (f", GPUs about {' to '.join(ends)}" if ends else "")
 
-    def meters(self, times_of: TimesOf) -> Iterator[Meters]:
-        """The meters of its GPUs, some at a time. `times_of` a GPU are when else than at full minutes its energy will
-        be asked for. Raises StoreError."""
-        return filter(len, self._meters(times_of))
+    def meters(self, claims: Claims) -> Iterator[Meters]:
+        """The meters of its GPUs, some at a time. Where claims begin and end their energy will be asked for. Raises
+        StoreError."""
+        return filter(len, self._meters(claims))
 
-    def _meters(self, times_of: TimesOf) -> Iterator[Meters]:
-        store, edges = opened(self.root), _Edges(times_of, self.window)
+    def _meters(self, claims: Claims) -> Iterator[Meters]:
+        store, edges = opened(self.root), _Edges(claims, self.window)
         stored = any(block.stored for block in self.blocks)
         pieces = _stored(store, self.blocks[0].first, self.blocks[-1].last)[0] if stored else {}
         for block in self.blocks:
@@ -132,7 +129,7 @@ class MeterPart:
             late: list[tuple[str, str]] = []
             for meters in _of_rows(pieces[block.first], self.has):
                 lacking = np.zeros(len(meters), bool) if block.pruned else edges.lacking(meters)
-                late += [meters.gpus[gpu] for gpu in np.flatnonzero(lacking).tolist()]
+                late += meters.boards.filter(lacking).select(_KEYS).rows()
                 yield meters.only(np.flatnonzero(~lacking)).between(*window)
             if late:
                 yield from _of_readings(store, window, self.cluster, late)
@@ -197,34 +194,33 @@ def _of_readings(
     since_ns, until_ns = began - _AROUND_NS, ended + _AROUND_NS
     for meters in meters_of_many(store, cluster=cluster, gpus=gpus, since_ns=since_ns, until_ns=until_ns, names=names):
         meters = meters.between(began, ended)
-        empty = np.array([reason is not None for reason in meters.empty], bool)
-        yield meters.only(np.flatnonzero((meters.first_ns < meters.last_ns) | (empty & (meters.first_ns < ended))))
+        first, empty = meters["first_ns"], meters.boards["empty"].is_not_null().to_numpy()
+        yield meters.only(np.flatnonzero((first < meters["last_ns"]) | (empty & (first < ended))))
 
 
 class _Edges:
-    """When the energy of each GPU is asked for besides full minutes, in order, of many days."""
+    """When the energy of GPUs is asked for besides full minutes."""
 
-    def __init__(self, times_of: TimesOf, ends: Sequence[int] = ()) -> None:
+    def __init__(self, claims: Claims, ends: Sequence[int] = ()) -> None:
         """`ends` are asked of all GPUs."""
-        self._times_of, self._ends = times_of, np.array(ends, np.int64)
-        self._sorted: dict[Key, Times] = {}
+        self._of_gpus = claims.edges
+        self._of_all = pl.DataFrame({"at": np.concatenate([claims.move_times, np.array(ends, np.int64)])})
 
     def within(self, meters: Meters) -> tuple[Ints, Times]:
-        """The times at which GPUs are metered: the number of the GPU, and when (ns UTC)."""
-        parts = [np.zeros(0, np.int64)]
-        for key, first, last in zip(meters.gpus, meters.first_ns.tolist(), meters.last_ns.tolist(), strict=True):
-            if key not in self._sorted:
-                self._sorted[key] = np.sort(np.concatenate([self._times_of(key), self._ends]))
-            times = self._sorted[key]
-            parts.append(times[times.searchsorted(first) : times.searchsorted(last, "right")])
-        return np.repeat(np.arange(len(meters)), list(map(len, parts[1:]))), np.concatenate(parts)
+        """The times at which GPUs are metered: the number of the GPU, and when (ns UTC), in no order."""
+        boards = meters.boards.select(*_KEYS, "first_ns", "last_ns", number=pl.int_range(pl.len()))
+        of_gpus = boards.join(self._of_gpus, on=_KEYS, nulls_equal=True)
+        rows = pl.concat([of_gpus, boards.join(self._of_all, how="cross")])
+        rows = rows.filter(pl.col("at").is_between("first_ns", "last_ns"))
+        return rows["number"].to_numpy(), rows["at"].to_numpy()
 
     def lacking(self, meters: Meters) -> Flags:
         """(g,) whether a time of the GPU is none of its knots."""
         gpu, times = self.within(meters)
-        place = times - meters.origin_ns[gpu] + meters.knots_ns[meters.begins[gpu]]
-        at = np.minimum(np.searchsorted(meters.knots_ns, place), len(meters.knots_ns) - 1)
-        lacking: Flags = np.bincount(gpu[meters.knots_ns[at] != place], minlength=len(meters)) > 0
+        knots = meters.knots["ns"]
+        place = times - meters["origin_ns"][gpu] + knots[meters["begins"][gpu]]
+        at = np.minimum(np.searchsorted(knots, place), len(knots) - 1)
+        lacking: Flags = np.bincount(gpu[knots[at] != place], minlength=len(meters)) > 0
         return lacking
 
 
@@ -360,7 +356,7 @@ def write_minutes(
     if not days:
         return 0
     claims = read_claims(store, since_ns=min(days) * _DAY_NS, until_ns=(max(days) + 1) * _DAY_NS)
-    edges = _Edges(claims.edges)
+    edges = _Edges(claims)
     stale |= {day for day in days - stale if any(edges.lacking(meters).any() for meters in _of_rows(stored.files[day]))}
     engine.require(store)
     parts = {day: _parts_to_write(store, day, stored, claims) for day in sorted(stale)}
@@ -430,8 +426,8 @@ def _rows_of_part(part: _MinutesPart) -> DayTables:
     """The rows of a part; none of a part without readings. Raises StoreError, also for files that are left out: rows
     would lack them for ever."""
     time, claims = part
-    edges = _Edges(claims.edges)
-    pieces = [_rows(meters, edges, time.window[0]) for meters in time.meters(claims.edges)]
+    edges = _Edges(claims)
+    pieces = [_rows(meters, edges, time.window[0]) for meters in time.meters(claims)]
     if (left_out := time.left_out()) is not None:
         raise StoreError(left_out)
     return _together(pieces) if pieces else {}
@@ -476,11 +472,11 @@ def _rows(meters: Meters, edges: _Edges, day_ns: int) -> DayTables:
     step_s = seconds[row + 1] - seconds[row]
     grown = {name: values[row + 1] - values[row] for name, values in figures.items() if name not in ENDS}
     filled, unread = grown["energy_j"] - grown["measured_j"], step_s - grown["measured_s"]
-    names = {"cluster": [cluster for cluster, _ in meters.gpus], "gpu": [name for _, name in meters.gpus]}
     codes = pa.array(gpu[row].astype(np.int32))
+    names = {name: meters.boards[name].to_arrow().cast(pa.string()) for name in _KEYS}
     minutes = {
         "ts": _stamps(times[row]),
-        **{name: pa.DictionaryArray.from_arrays(codes, pa.array(texts, pa.string())) for name, texts in names.items()},
+        **{name: pa.DictionaryArray.from_arrays(codes, texts) for name, texts in names.items()},
         "energy_j": grown["energy_j"],
         "filled_j": np.where(np.abs(filled) < _NOTHING, 0.0, filled),
         "unread_s": np.where(unread < _NOTHING, 0.0, unread),
@@ -495,11 +491,10 @@ def _rows(meters: Meters, edges: _Edges, day_ns: int) -> DayTables:
         "began": _stamps(times[np.append(True, last[:-1])]),
         "ended": _stamps(times[last]),
         **{f"end_{name}": figures[name][last] for name in ENDS},
-        **{name: pa.array(getattr(meters, name), from_pandas=True) for name in _WATTS},
-        "idle_source": [IDLE_SOURCES[number] for number in meters.idle_source.tolist()],
-        "power_source": list(map(str, meters.power_source)),
-        "reason": pa.array([None if reason is None else str(reason) for reason in meters.empty], pa.string()),
-        "notes": pa.array([[_as_record(note) for note in notes] for notes in meters.notes], _NOTES),
+        **{name: pa.array(meters[name], from_pandas=True) for name in _WATTS},
+        **{name: meters.boards[name].to_arrow() for name in ("idle_source", "power_source")},
+        "reason": meters.boards["empty"].to_arrow(),
+        "notes": _lists_of_notes(meters).cast(_NOTES),
     }
     tables = ((ENERGY_MINUTES, minutes), (ENERGY_DAYS, days))
     return {spec.name: keys.conform(spec, pa.table(columns)) for spec, columns in tables}
@@ -511,7 +506,7 @@ def _stamps(times_ns: Times) -> pa.Array:
 
 def _knots(meters: Meters, edges: _Edges) -> tuple[Ints, Times]:
     """When the meters are asked: the number of the GPU, and when, in order; of each GPU twice or more."""
-    first, last = meters.first_ns // 1000 * 1000, meters.last_ns // 1000 * 1000
+    first, last = meters["first_ns"] // 1000 * 1000, meters["last_ns"] // 1000 * 1000
     counts = np.maximum((last - 1) // _MINUTE_NS - first // _MINUTE_NS, 0)
     gpu, every_gpu = np.repeat(np.arange(len(meters)), counts), np.arange(len(meters))
     nth = np.arange(len(gpu)) - np.repeat(np.cumsum(counts) - counts, counts) + 1
@@ -534,27 +529,31 @@ def _knots(meters: Meters, edges: _Edges) -> tuple[Ints, Times]:
 
 def _swing(meters: Meters, gpu: Ints, began: Times, ended: Times) -> Floats:
     """How far apart the powers within each time may be, W."""
-    step = np.diff(meters.knots_s, append=meters.knots_s[-1:])
-    watts = np.where(step > 0, (meters.slope_j + meters.bend_j) / np.where(step > 0, step, 1.0), 0.0)
-    zero = meters.knots_ns[meters.begins[gpu]] - meters.origin_ns[gpu]
-    first = np.searchsorted(meters.knots_ns, began + zero, "right") - 1
-    first = np.clip(first, meters.begins[gpu], meters.ends[gpu] - 2)
-    after = np.clip(np.searchsorted(meters.knots_ns, ended + zero), first + 1, meters.ends[gpu] - 1)
+    knots, (knots_ns, edge_w) = meters.knots, (meters.knots[name] for name in ("ns", "edge_w"))
+    step = np.diff(knots["s"], append=knots["s"][-1:])
+    watts = np.where(step > 0, (knots["slope_j"] + knots["bend_j"]) / np.where(step > 0, step, 1.0), 0.0)
+    begins, ends = meters["begins"][gpu], meters["ends"][gpu]
+    zero = knots_ns[begins] - meters["origin_ns"][gpu]
+    first = np.clip(np.searchsorted(knots_ns, began + zero, "right") - 1, begins, ends - 2)
+    after = np.clip(np.searchsorted(knots_ns, ended + zero), first + 1, ends - 1)
     bounds = np.stack([first, after]).T.ravel()
     high, low, edge = (
         extreme.reduceat(np.append(values, 0.0), bounds)[::2]
-        for extreme, values in ((np.maximum, watts), (np.minimum, watts), (np.maximum, meters.edge_w))
+        for extreme, values in ((np.maximum, watts), (np.minimum, watts), (np.maximum, edge_w))
     )
     # Within one segment of the meter this is exact: a part of a parabola is a flatter one.
     lasted = np.maximum((ended - began) / 1e9, 1e-9)
     share = lasted / np.where(step[first] > 0, step[first], lasted)
-    within = meters.edge_w[first] * share + np.abs(meters.bend_j[first]) * share**2 / lasted
+    within = edge_w[first] * share + np.abs(knots["bend_j"][first]) * share**2 / lasted
     return np.where(after == first + 1, within, high - low + edge)
 
 
-def _as_record(note: Note) -> dict[str, Any]:
-    times = {"began": note.began_ns // 1000, "ended": note.ended_ns // 1000}
-    return {name: getattr(note, name) for name in _OF_NOTE} | times | {"problem": str(note.problem)}
+def _lists_of_notes(meters: Meters) -> pa.Array:
+    """By GPU, its notes as `energy_days` has them."""
+    fields = pl.struct("problem", pl.col("began", "ended") // 1000, *_OF_NOTE).alias("notes")
+    lists = meters.notes.group_by(_KEYS, maintain_order=True).agg(fields)
+    rows = meters.boards.select(_KEYS).join(lists, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
+    return rows["notes"].fill_null([]).to_arrow()
 
 
 # -- reading ---------------------------------------------------------------------------------------------------
@@ -610,9 +609,9 @@ def _built(days: pl.DataFrame, minutes: pa.Table) -> Meters:
     figures = {name: minutes[name].to_numpy() for name in minutes.column_names}
     began, ended = (days[name].dt.epoch("ns").to_numpy() for name in ("began", "ended"))
 
-    def knots(rows: Floats | Times, last: Floats | Times | float = 0, *, out: Any = None) -> Any:
+    def knots(rows: Floats | Times, last: Floats | Times | float = 0) -> Any:
         """The values of rows at their knots, and those of the last knots."""
-        values = np.zeros(len(has_row), np.int64 if rows.dtype == np.int64 else np.float64) if out is None else out
+        values = np.zeros(len(has_row), np.int64 if rows.dtype == np.int64 else np.float64)
         values[has_row], values[lasts] = rows, last
         return values
 
@@ -632,23 +631,22 @@ def _built(days: pl.DataFrame, minutes: pa.Table) -> Meters:
     read = figures["unread_s"] < step * (1 - _NOTHING)
     figures["measured_j"] = np.where(read, figures["energy_j"] - figures["filled_j"], 0.0)
     figures["measured_s"] = np.where(read, step - figures["unread_s"], 0.0)
-    ends_j = np.zeros((len(ENDS), len(seconds)))
-    for name, out in zip(ENDS, ends_j, strict=True):
-        knots(figures[name], days[f"end_{name}"].to_numpy(), out=out)
-    return Meters(
-        gpus=days.select(_KEYS).rows(), first_ns=began, last_ns=ended, origin_ns=began,
-        idle_source=np.array([IDLE_SOURCES.index(source) for source in days["idle_source"]]),
-        power_source=[PowerSource(source) for source in days["power_source"]],
-        **{name: days[name].to_numpy().astype(np.float64) for name in _WATTS},
-        notes=tuple(tuple(map(_as_note, notes)) for notes in days["notes"].to_list()),
-        empty=[None if reason is None else Reason(reason) for reason in days["reason"]],
-        begins=begins, ends=ends,
-        knots_ns=since + np.repeat(offset, counts + 1), knots_s=seconds, energy_j=upto(figures["energy_j"]),
-        slope_j=knots(figures["energy_j"]), bend_j=np.zeros(len(seconds)), edge_w=knots(figures["swing_w"]),
-        parts={name: upto(figures[name]) for name in PARTS if figures[name].any()}, ends_j=ends_j,
+    boards = days.select(
+        *_KEYS, *_WATTS, "idle_source", "power_source", pl.col("reason").alias("empty"),
+        first_ns=pl.Series(began), last_ns=pl.Series(ended), origin_ns=pl.Series(began),
+        begins=pl.Series(begins), ends=pl.Series(ends),
     )  # fmt: skip
-
-
-def _as_note(record: Mapping[str, Any]) -> Note:
-    began_ns, ended_ns = (nanoseconds(record[name]) for name in ("began", "ended"))
-    return Note(Problem(record["problem"]), began_ns, ended_ns, *(record[name] for name in _OF_NOTE))
+    boards = boards.select(pl.col(name).cast(kind) for name, kind in BOARD.items())
+    notes = days.select(*_KEYS, "notes").explode("notes").drop_nulls("notes").unnest("notes")
+    of_knots = {
+        "ns": since + np.repeat(offset, counts + 1), "s": seconds, "energy_j": upto(figures["energy_j"]),
+        "slope_j": knots(figures["energy_j"]), "bend_j": np.zeros(len(seconds)), "edge_w": knots(figures["swing_w"]),
+        **{name: upto(figures[name]) for name in PARTS if figures[name].any()},
+        **{name: knots(figures[name], days[f"end_{name}"].to_numpy()) for name in ENDS},
+    }  # fmt: skip
+    return Meters(
+        boards.with_columns(pl.col(_WATTS).fill_null(float("nan"))), of_knots,
+        notes.with_columns(pl.col("began", "ended").dt.epoch("ns")).select(
+            pl.col(name).cast(kind) for name, kind in NOTES.items()
+        ),
+    )  # fmt: skip

@@ -55,10 +55,12 @@ class GpuRange:
             return self.first is None
         return (self.first is None or gpu >= self.first) and (self.end is None or gpu < self.end)
 
-    def among(self, rows: pl.LazyFrame) -> pl.LazyFrame:
-        """The rows of such GPUs. What files say of their names tells which have none."""
-        bounds = [pl.col("gpu") >= pl.lit(self.first)] if self.first is not None else []
-        return rows.filter(*bounds, *([pl.col("gpu") < pl.lit(self.end)] if self.end is not None else []))
+    @property
+    def holds(self) -> pl.Expr:
+        """Whether a row is of such a GPU. What files say of their names tells which have none."""
+        gpu = pl.col("gpu")
+        after = pl.lit(value=True) if self.first is None else gpu >= pl.lit(self.first)
+        return after if self.end is None else after & (gpu < pl.lit(self.end))
 
 
 ALL_GPUS = GpuRange()
@@ -82,8 +84,8 @@ def meters_of_many(store: Store, **scope: Unpack[ReadingScope]) -> Iterator[Mete
     since_ns, until_ns = scope.get("since_ns"), scope.get("until_ns")
     for parts in metered_readings(store, **scope):
         meters = Meters.joined([meters for _, meters in parts])
-        order = sorted(range(len(meters)), key=lambda number: _by_name(meters.gpus[number]))
-        yield from filter(len, [meters.only(np.array(order)).between(since_ns, until_ns)])
+        meters = meters.only(meters.boards.select(_KEYS).with_row_index().sort(_KEYS)["index"].to_numpy())
+        yield from filter(len, [meters.between(since_ns, until_ns)])
 
 
 def metered_readings(store: Store, **scope: Unpack[ReadingScope]) -> Iterator[list[tuple[Readings, Meters]]]:
@@ -94,7 +96,7 @@ def metered_readings(store: Store, **scope: Unpack[ReadingScope]) -> Iterator[li
     within = _bounds(since_ns, until_ns)
     listed = None if gpus is None else list({gpu for _, gpu in gpus})
     tables = {
-        name: names.among(_near(store.scan(name, listed, within=within), cluster, listed, since_ns, until_ns))
+        name: _near(store.scan(name, listed, within=within), cluster, listed, since_ns, until_ns).filter(names.holds)
         for name in _tables(store, within)
     }
     counts = pl.concat([store.collect(rows.group_by(_KEYS).len()) for rows in tables.values()])
@@ -125,12 +127,6 @@ def metered_readings(store: Store, **scope: Unpack[ReadingScope]) -> Iterator[li
             parts, lasted = [*parts, (readings, meters)], lasted + lasts
         if parts:
             yield parts
-
-
-def _by_name(key: Key) -> tuple[bool, str, str]:
-    """For an order in which GPUs of no cluster come first, as in tables."""
-    cluster, gpu = key
-    return cluster is not None, cluster or "", gpu
 
 
 def covered(store: Store, *, cluster: str | None = None) -> pl.DataFrame:

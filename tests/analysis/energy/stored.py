@@ -16,7 +16,7 @@ from whorl.analysis.energy.attribute import PIECES, Attribution
 from whorl.analysis.energy.claims import of_store, read_claims, with_activity
 from whorl.analysis.energy.meter import Energies, Meters, meters_of_readings
 from whorl.analysis.energy.readings import meters_of_many
-from whorl.analysis.energy.sensor import Note, Readings
+from whorl.analysis.energy.sensor import Note, Problem, Readings
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.stores import new_store
@@ -87,33 +87,34 @@ class Meter:
 
     @property
     def cluster(self) -> str:
-        return self.among.gpus[self.number][0]
+        return str(self.among.boards["cluster"][self.number])
 
     @property
     def gpu(self) -> str:
-        return self.among.gpus[self.number][1]
+        return str(self.among.boards["gpu"][self.number])
 
     @property
     def first_ns(self) -> int:
-        return int(self.among.first_ns[self.number])
+        return int(self.among["first_ns"][self.number])
 
     @property
     def last_ns(self) -> int:
-        return int(self.among.last_ns[self.number])
+        return int(self.among["last_ns"][self.number])
 
     @property
     def idle_w(self) -> float | None:
-        watts = float(self.among.idle_w[self.number])
+        watts = float(self.among["idle_w"][self.number])
         return None if np.isnan(watts) else watts
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        return self.among.notes[self.number]
+        rows = self.among.notes.filter(cluster=self.cluster, gpu=self.gpu).drop("cluster", "gpu").rows()
+        return tuple(Note(Problem(problem), *fields) for problem, *fields in rows)
 
     @property
     def energy_j(self) -> Any:
         """(k,) from its first reading to each."""
-        return self.among.energy_j[self.among.begins[self.number] : self.among.ends[self.number]]
+        return self.among.knots["energy_j"][self.among["begins"][self.number] : self.among["ends"][self.number]]
 
     def over(self, began: Any, ended: Any) -> Energies:
         began, ended = np.asarray(began, np.int64), np.asarray(ended, np.int64)

@@ -353,8 +353,8 @@ def test_gpus_metered_together_are_as_alone() -> None:
         meter = build(*names[number], alone, model=models[number])
         began, ended = NOON + np.sort(random.integers(-5 * S, 210 * S, (2, 30)), axis=0)
         assert together.gpus[number] == names[number]
-        assert together.notes[number] == meter.notes
-        assert together.idle_source[number] == meter.among.idle_source[0]
+        assert Meter(together, number).notes == meter.notes
+        assert together["idle_source"][number] == meter.among["idle_source"][0]
         of_these = vars(together.over(np.full(30, number), began, ended))
         for name, expected in vars(meter.over(began, ended)).items():
             if name == "reason":

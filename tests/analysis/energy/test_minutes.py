@@ -82,15 +82,15 @@ def windows(path: Path) -> dict[tuple[str, int], tuple[Energies, int]]:
     ).to_pylist():
         edges.setdefault(row["gpu"], []).extend([row["b"], row["e"]])
     by_gpu = {}
-    jobs, until = read_claims(store).edges, at(ENDED_S) // MINUTE_NS * MINUTE_NS
+    claims, until = read_claims(store), at(ENDED_S) // MINUTE_NS * MINUTE_NS
     parts = meter_parts(store, since_ns=at(BEGAN_S), until_ns=until)
-    for meters_of_part in chain.from_iterable(part.meters(jobs) for part in parts):
+    for meters_of_part in chain.from_iterable(part.meters(claims) for part in parts):
         for number, (_, name) in enumerate(meters_of_part.gpus):
-            first, last = int(meters_of_part.first_ns[number]), int(meters_of_part.last_ns[number])
+            first, last = int(meters_of_part["first_ns"][number]), int(meters_of_part["last_ns"][number])
             minutes = np.arange(first // MINUTE_NS + 1, last // MINUTE_NS + 1) * MINUTE_NS
             ends = np.unique([first, last, *minutes, *(end for end in edges[name] if first < end < last)])
             numbers = np.full(len(ends) - 1, number)
-            knots = int(meters_of_part.ends[number] - meters_of_part.begins[number])
+            knots = int(meters_of_part["ends"][number] - meters_of_part["begins"][number])
             by_gpu[name, first // (DAY_S * S)] = meters_of_part.over(numbers, ends[:-1], ends[1:]), knots
     return by_gpu
 
@@ -187,7 +187,7 @@ def test_pruned_days_keep_their_minutes(worked: Path) -> None:
     late = at(BEGAN_S + 40_001.5), at(BEGAN_S + 40_091.5)  # ends within minutes: what is even in these is not known
     store = Store.open(worked)
     [part] = meter_parts(store, since_ns=at(BEGAN_S), until_ns=at(BEGAN_S + DAY_S))
-    [read] = part.meters(read_claims(store).edges)
+    [read] = part.meters(read_claims(store))
     energies = read.over(np.zeros(1, int), *(np.array([end]) for end in late))
     assert energies.below_j[0] + energies.above_j[0] > 0
     Store.open(worked).append({"telemetry": readings("GPU-1", [BEGAN_S + 31_000.0], [60.0])}, "late")
