@@ -135,7 +135,6 @@ def changes(settings: EnergySettings, since_ns: int, until_ns: int) -> list[int]
 
 def zones_between(settings: EnergySettings, since_ns: int, until_ns: int, clusters: Sequence[str | None]) -> list[str]:
     """The zones in which these clusters stood at some time between two times."""
-    starts = {since_ns, *(place.began_ns for place in settings.zones if since_ns < place.began_ns < until_ns)}
-    starts |= {place.ended_ns for place in settings.zones if since_ns < place.ended_ns < until_ns}
-    places = (holding(settings.zones, cluster, at_ns) for cluster in clusters for at_ns in sorted(starts))
+    starts = changes(settings, since_ns, until_ns)
+    places = (holding(settings.zones, cluster, at_ns) for cluster in clusters for at_ns in starts)
     return list(dict.fromkeys(str(place.value) for place in places if place is not None))

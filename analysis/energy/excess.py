@@ -188,46 +188,43 @@ def verdicts(store: Store) -> pl.DataFrame:
 def busy(store: Store, pieces: pl.DataFrame) -> pl.DataFrame:
     """Of each job and GPU of `pieces`: how busy the GPU was, and what ran; columns as `BUSY`."""
     jobs = pieces.filter(pl.col("kind") == Kind.JOB, pl.col("gpu").is_not_null()).select(*_GPU_OF_JOB, "began", "ended")
+    jobs = jobs.with_columns(pl.col("began", "ended").dt.timestamp("ns"))
     shares = [pl.DataFrame(schema={**dict.fromkeys(_GPU_OF_JOB, pl.String), "busy": pl.Float64, "memory": pl.Float64})]
     for (cluster,), part in jobs.group_by("cluster", maintain_order=True):
         gpus = part["gpu"].unique().sort().to_list()
         for first in range(0, len(gpus), _AT_ONCE):
             chunk = gpus[first : first + _AT_ONCE]
-            shares += _shares_of_gpus(store, str(cluster), part.filter(pl.col("gpu").is_in(chunk)))
+            shares.append(_shares_of_gpus(store, str(cluster), part.filter(pl.col("gpu").is_in(chunk))))
     ran = _workloads(store, jobs["allocation"].unique())
     return pl.concat(shares).join(ran, on=_GPU_OF_JOB, how="left").select(
         pl.col(name).cast(kind) for name, kind in BUSY.items()
     )  # fmt: skip
 
 
-def _shares_of_gpus(store: Store, cluster: str, jobs: pl.DataFrame) -> list[pl.DataFrame]:
-    """The shares of the time of some GPUs of a cluster: the mean over the readings while the job had the GPU."""
+def _shares_of_gpus(store: Store, cluster: str, jobs: pl.DataFrame) -> pl.DataFrame:
+    """The shares of the time of some GPUs of a cluster: the mean over the readings while the job had the GPU; not of
+    jobs with fewer than `_READINGS`."""
     names = ", ".join(map(quoted, jobs["gpu"].unique().sort().to_list()))
-    jobs = jobs.with_columns(pl.col(name).dt.timestamp("ns").alias(name) for name in ("began", "ended"))
-    since, until = min(jobs["began"].to_list()), max(jobs["ended"].to_list())
+    since, until = jobs.select(pl.col("began").min(), pl.col("ended").max()).row(0)
     query = f"""
         select gpu, epoch_ns(ts) as at_ns, n, utilization_mean as busy, memory_utilization_mean as memory from history
         where cluster = {quoted(cluster)} and gpu in ({names}) and utilization_mean is not null
             and ts between {in_sql(since)} and {in_sql(until)}
-        order by gpu, ts
+        order by at_ns
     """
-    read = (
-        store.sql(query).polars().with_columns(pl.col("gpu").cast(pl.String), pl.col("n", "busy", "memory").cast(float))
-    )
-    readings = {gpu: part for (gpu,), part in read.group_by("gpu", maintain_order=True)}
-    by_gpu = jobs.group_by("gpu", maintain_order=True)
-    return [_shares(readings[gpu], part) for (gpu,), part in by_gpu if gpu in readings]
-
-
-def _shares(readings: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
-    """The shares of each job, from the readings of one GPU; not of jobs with fewer than `_READINGS`."""
-    n, used, memory = (readings[name].to_numpy() for name in ("n", "busy", "memory"))
-    has_memory = np.isfinite(memory)
-    weights = {"n": n, "used": n * used, "known": n * has_memory, "traffic": n * np.where(has_memory, memory, 0.0)}
-    first, last = (np.searchsorted(readings["at_ns"].to_numpy(), jobs[end].to_numpy()) for end in ("began", "ended"))
-    sums = {name: np.concatenate(([0.0], np.cumsum(values))) for name, values in weights.items()}
-    pieces = jobs.select(*_GPU_OF_JOB, **{name: pl.Series(total[last] - total[first]) for name, total in sums.items()})
-    total = pieces.group_by(_GPU_OF_JOB, maintain_order=True).agg(pl.col(*weights).sum())
+    n, memory = pl.col("n").cast(pl.Float64), pl.col("memory").cast(pl.Float64)
+    weights = {"n": n, "used": n * pl.col("busy").cast(pl.Float64), "known": n * memory.is_not_null(),
+               "traffic": n * memory.fill_null(0.0)}  # fmt: skip
+    upto = {name: of_row.cum_sum().over("gpu") for name, of_row in weights.items()}
+    read = store.sql(query).polars().select(pl.col("gpu").cast(pl.String), "at_ns", **upto)
+    sums = [  # of the readings before an end
+        jobs.with_row_index().sort(end).join_asof(
+            read, left_on=end, right_on="at_ns", by="gpu", allow_exact_matches=False, check_sortedness=False
+        ).sort("index").select(pl.col(*weights).fill_null(0.0))
+        for end in ("began", "ended")
+    ]  # fmt: skip
+    while_held = jobs.select(_GPU_OF_JOB).with_columns(sums[1][name] - sums[0][name] for name in weights)
+    total = while_held.group_by(_GPU_OF_JOB, maintain_order=True).agg(pl.col(*weights).sum())
     return total.filter(pl.col("n") >= _READINGS).select(
         *_GPU_OF_JOB, (pl.col("used") / pl.col("n") / 100).clip(0, 1).alias("busy"),
         pl.when(pl.col("known") >= _READINGS).then(pl.col("traffic") / pl.col("known") / 100).alias("memory"),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from ...store.instants import date_of_ns
 from ...store.vocabulary import Code
-from .carbon import GridFactor, canonical, changes, number_at, yearly_factor
+from .carbon import GridFactor, canonical, number_at, yearly_factor
 from .settings import EnergySettings, Method, holding
 
 _STEP_NS = 15 * 60 * 10**9
@@ -81,32 +81,22 @@ class Greenest:
         return None if self.start is None else date_of_ns(self.start).replace(tzinfo=UTC)
 
 
-def grams_per_kwh(settings: EnergySettings, cluster: str | None, at_ns: int, *, ahead_s: float = 0.0) -> GridFactor:
-    """What a kWh emits on a cluster at a time (UTC), or on average over the `ahead_s` seconds from then on.
+def grams_per_kwh(settings: EnergySettings, cluster: str | None, at_ns: int) -> GridFactor:
+    """What a kWh emits on a cluster at a time (ns UTC).
 
-    A mean has the zone, source and PUE of its begin. No service is asked: of that, what it answered before counts.
-    Raises InputError for a file of hours that cannot be read, or where it needs Polars and that is not installed.
+    No service is asked: of that, what it answered before counts. Raises InputError for a file of hours that cannot be
+    read, or where it needs Polars and that is not installed.
     """
-    until_ns = at_ns + max(1, round(ahead_s * 1e9))
-    if settings.method is Method.LOCATION and (settings.hours or settings.service):
-        try:
-            from .grid import rates
-        except ModuleNotFoundError as error:
-            raise InputError(
-                f"grams by hour need the package {error.name}: install whorl with all it needs, or state a [[factor]]"
-            ) from error
-        steps = rates(settings, at_ns, until_ns, [cluster])
-        names = [field.name for field in fields(GridFactor)]
-        rows = [row for row in steps.select("cluster", "from_ns", *names).to_dicts() if row["cluster"] == cluster]
-        starts = [row["from_ns"] for row in rows]
-        factors = [GridFactor(**{name: row[name] for name in names}) for row in rows]
-    else:
-        starts = changes(settings, at_ns, until_ns)
-        factors = [yearly_factor(settings, cluster, start_ns) for start_ns in starts]
-    values = [factor.g_per_kwh for factor in factors if factor.g_per_kwh is not None]
-    if len(values) < len(factors):
-        return next(factor for factor in factors if factor.g_per_kwh is None)
-    return replace(factors[0], g_per_kwh=float(np.average(values, weights=np.diff([*starts, until_ns]))))
+    if settings.method is Method.MARKET or not (settings.hours or settings.service):
+        return yearly_factor(settings, cluster, at_ns)
+    try:
+        from .grid import rates
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"grams by hour need the package {error.name}: install whorl with all it needs, or state a [[factor]]"
+        ) from error
+    row = rates(settings, at_ns, at_ns + 1, [cluster]).row(0, named=True)
+    return GridFactor(**{field.name: row[field.name] for field in fields(GridFactor)})
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,7 +30,7 @@ from ..power_classes import curve_of_runs, own_runs
 from ..statistics.ordering import Floats, quantile, upper_tail
 from ..tuning.curve import OwnCurve
 from ..tuning.power_plan import Estimate
-from .answers import EnergyAnswer, allocations, energy, offline
+from .answers import EnergyAnswer, allocations, energy
 from .attribute import Kind
 from .billing import cuts, priced, rates_between
 from .boards import BoardErrors
@@ -211,12 +210,12 @@ def quote_workload(
     """
     stated = find_settings(store.root, settings)
     start_ns = now_ns = nanoseconds(datetime.now(UTC) if now is None else now)
-    basis = _Basis.of(store, job, partial(ground, store, sensor=stated.sensor))
+    basis = _Basis.of(store, job, stated)
     if isinstance(job.hour, datetime):
         start_ns = _start_ns(job.hour, now_ns)
     elif job.hour not in ("now", "greenest"):
         raise InputError(f'a start is a time with its zone, "now" or "greenest", not {job.hour!r}')
-    work = basis.work(stated, start_ns)
+    work = basis.work(start_ns)
     quote = basis.default(work)
     if job.cap is not None:
         assert work.limit_w
@@ -272,8 +271,8 @@ def workload_options(
     """
     stated = find_settings(store.root, settings)
     now_ns = nanoseconds(datetime.now(UTC) if now is None else now)
-    basis = _Basis.of(store, job, partial(ground, store, sensor=stated.sensor))
-    work = basis.work(stated, now_ns)
+    basis = _Basis.of(store, job, stated)
+    work = basis.work(now_ns)
     if len(shares) == 1:  # of many, those that cannot be set are left out
         cap_share(f"{100 * shares[0]:.9g}%", basis.limit_w, basis.least_w)
     shares = [share for share in shares if share * basis.limit_w >= 0.999 * (basis.least_w or 0.0)]
@@ -332,6 +331,7 @@ class _Basis:
     """What the quote of a workload stands on."""
 
     job: FutureJob
+    settings: EnergySettings
     gpus: Sequence[str | None]
     """The key of each GPU; None: any GPU of the model."""
     cluster: str
@@ -347,7 +347,7 @@ class _Basis:
     notes: Sequence[str]
 
     @classmethod
-    def of(cls, store: Store, job: FutureJob, grounds: Callable[[str], Ground]) -> _Basis:
+    def of(cls, store: Store, job: FutureJob, settings: EnergySettings) -> _Basis:
         """Read it; InputError as `quote_workload` says."""
         if not 0 < job.time_s < _LONGEST_S:
             raise InputError(f"a job takes some time below 30 years, not {job.time_s:g} s")
@@ -371,7 +371,7 @@ class _Basis:
                 f"that nobody ran, name the class: {', '.join(_CLASSES)}"
             )
         cluster, model = (str(defaults[0, name]) for name in ("cluster", "model"))
-        base, notes, use = grounds(cluster), [], workload
+        base, notes, use = ground(store, cluster, settings.sensor), [], workload
         if by_class:
             drawn = _PowerBasis.by_class(base.fingerprints.filter(pl.col("model") == model), use)
             if drawn is None:
@@ -398,8 +398,8 @@ class _Basis:
         least = "select max(power_limit_min_mw) / 1e3 as least_w from gpus_now where cluster = "
         least_w = store.sql(f"{least}{quoted(cluster)} and model = {quoted(model)}").to_pylist()[0]["least_w"]
         return cls(
-            job, gpus, cluster, model, float(defaults[0, "default_w"]), least_w, base, None if by_class else workload,
-            use, drawn, itself, notes,
+            job, settings, gpus, cluster, model, float(defaults[0, "default_w"]), least_w, base,
+            None if by_class else workload, use, drawn, itself, notes,
         )  # fmt: skip
 
     def default(self, work: QuotedWork) -> Quote:
@@ -407,7 +407,7 @@ class _Basis:
         quote = as_it_is(work, Option.DEFAULT)
         return replace(quote, choice=f"{self.limit_w:.0f} W", source=self.drawn.source, n=self.drawn.n)
 
-    def work(self, settings: EnergySettings, at_ns: int) -> QuotedWork:
+    def work(self, at_ns: int) -> QuotedWork:
         """The workload at the default limit, with a start at a time.
 
         The interval of its time: how far GPUs differ. That of its energy: in time and power, and the errors of the
@@ -442,8 +442,8 @@ class _Basis:
         least_j = max((energy_j + off * known_j - half_j) / of_class, n * s.low * idle_w)
         most_j = (known_j * (1 + off) + half_j + waits_s * drawn.usual_w) * of_class
         j = Estimate(energy_j, min(energy_j, least_j), max(energy_j, min(most_j, n * s.high * self.limit_w)))
-        host_j = (number_at(settings, "host_w", self.cluster, at_ns) or 0.0) * n * s.value
-        grams, money = _bill(settings, self.cluster, at_ns, s.value, (energy_j, host_j))
+        host_j = (number_at(self.settings, "host_w", self.cluster, at_ns) or 0.0) * n * s.value
+        grams, money = _bill(self.settings, self.cluster, at_ns, s.value, (energy_j, host_j))
         return QuotedWork(
             self.cluster, (self.model,), n, s, n * s.value, j, 0.0, 1.0, self.use, self.workload, self.limit_w, grams,
             money, host_j=host_j, load_half=NORMAL_95 * math.hypot(drawn.log_sd, spread / math.sqrt(n)),
@@ -557,18 +557,6 @@ class OneJob:
     def ends_ns(self) -> tuple[int, int]:
         """From when to when it was metered, ns since 1970."""
         return nanoseconds(self.answer.booked.since), nanoseconds(self.answer.booked.until)
-
-
-def job_offline(
-    store: Store,
-    job: str,
-    cluster: str | None = None,
-    *,
-    progress: Callable[[str], None] | None = None,
-    grounds: Callable[[str, SensorError], Ground] | None = None,
-) -> OneJob:
-    """As `one_job`, and asks nothing of the network."""
-    return one_job(store, job, EnergyQuestion(cluster, settings=offline(store)), progress=progress, grounds=grounds)
 
 
 def one_job(

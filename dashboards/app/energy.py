@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dash import Dash, Input, Output, State, ctx, dcc, html
 
 from ...analysis.contents import clusters
-from ...analysis.energy.answers import ALL, LENGTHS, By, EnergySummary, summary
+from ...analysis.energy.answers import ALL, LENGTHS, By, EnergySummary, offline, summary
+from ...analysis.energy.books import EnergyQuestion
 from ...analysis.energy.options import Ground, ground
-from ...analysis.energy.quote import OneJob, job_offline
+from ...analysis.energy.quote import OneJob, one_job
 from ...analysis.telemetry.extent import written
 from ...store.power_sensors import SensorError
 from ..document import Part, Section, Table
@@ -76,12 +78,11 @@ def _ask(reading: Reading, state: Address, *, again: bool) -> Later[EnergySummar
         def grounds(cluster: str, sensor: SensorError) -> Ground:
             return reading.answer(ground, cluster, sensor, tables=("gpus", "runs", "results", "fingerprints"))
 
-        return reading.slowly.ask(
-            ("job", number, address.cluster),
-            lambda say: job_offline(store, number, address.cluster, progress=say, grounds=grounds),
-            version,
-            again=again,
-        )
+        def ask(say: Callable[[str], None]) -> OneJob:
+            question = EnergyQuestion(address.cluster, settings=offline(store))
+            return one_job(store, number, question, progress=say, grounds=grounds)
+
+        return reading.slowly.ask(("job", number, address.cluster), ask, version, again=again)
     question = address.cluster, address.since, address.until, address.last
     return reading.slowly.ask(
         ("energy", *question), lambda say: summary(store, *question, progress=say), version, again=again

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from whorl.analysis.energy.answers import By, EnergySummary, summary
 from whorl.analysis.energy.options import Ground, ground
-from whorl.analysis.energy.quote import OneJob, job_offline, one_job
+from whorl.analysis.energy.quote import OneJob, one_job
 from whorl.cli import cli
 from whorl.dashboards.app import energy as page
 from whorl.dashboards.app import reading
@@ -145,7 +145,7 @@ def test_from_a_job_that_is_not_there_a_link_leads_back(client: Any, store: Stor
 
 @pytest.mark.long
 def test_a_job_without_energy_is_na_and_never_0(client: Any, store: Store) -> None:
-    assert job_offline(store, "unread").answer.total["energy_j"] is None
+    assert one_job(store, "unread").answer.total["energy_j"] is None
     tiles = _done(client, "?job=unread")["energy-body"]["children"]
     assert ">n/a<" in _drawn(tiles)
     assert not re.search(r">0(\.0*)? [kM]?J<", _drawn(tiles))
@@ -220,7 +220,7 @@ def test_what_all_jobs_share_is_read_once_and_changes_nothing(store: Store, monk
     again = make_app(Reading(store)).server.test_client()
     assert _words(_done(again, "?job=run")) == text[1]
     answers = ground(store, "c")
-    together, alone = job_offline(store, "1", grounds=lambda *_: answers), job_offline(store, "1")
+    together, alone = one_job(store, "1", grounds=lambda *_: answers), one_job(store, "1")
     assert together.gpus.equals(alone.gpus)
     assert together.elsewhere is not None
     assert alone.elsewhere is not None

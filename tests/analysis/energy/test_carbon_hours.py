@@ -182,7 +182,7 @@ def test_a_node_without_polars_knows_what_a_kwh_emits(tmp_path: Path) -> None:
         from pathlib import Path
         from whorl.analysis.energy.outlook import grams_per_kwh
         from whorl.analysis.energy.settings import find_settings
-        now = grams_per_kwh(find_settings(Path(sys.argv[1])), "alpha", 1_767_225_600 * 10**9, ahead_s=3600)
+        now = grams_per_kwh(find_settings(Path(sys.argv[1])), "alpha", 1_767_225_600 * 10**9)
         print(now.g_per_kwh, now.zone, now.basis, now.year, now.pue)
     """
     run = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
