@@ -327,7 +327,7 @@ class Attribution:
         row = np.where(several, len(kinds) + np.cumsum(several) - 1, span[starts])  # of a piece: most have one span
         metered = boards.with_columns(
             times_of_ns(pl.Series("first", first)).alias("first"), times_of_ns(pl.Series("last", last)).alias("last"),
-            pl.Series("metered_j", meters.joules(read.gpu, first, last)),
+            pl.Series("metered_j", meters.over(read.gpu, first, last).energy_j),
         )  # fmt: skip
         holders = {
             "span": span, "piece": np.repeat(np.arange(len(starts)), stops - starts + 1), "claim": claim[hold],
@@ -520,13 +520,14 @@ def _nobodys(meters: Meters, spans: Spans, lost: Flags) -> tuple[Spans, Flags]:
     part = np.repeat(np.arange(len(parts)), number + 1)
     mark = np.arange(len(part)) - np.repeat(np.cumsum(number + 1) - (number + 1), number + 1)
     mark = np.clip((before[part] + mark) * step[part], parts.began[part], parts.ended[part])
-    least_j, measured_s, edge_j = meters.least(parts.gpu[part], mark)
+    upto = meters.at(parts.gpu[part], mark)
+    least_j, edge_j = upto["energy_j"] - upto["below_j"], upto["lag_j"] + upto["doubt_j"]
     inner = part[1:] == part[:-1]
     lasted_s = np.diff(mark)[inner] / 1e9
     most_w = (meters["idle_w"] * (1 + _IDLE_MORE) + _IDLE_MORE_W)[parts.gpu][part[:-1][inner]]
     # Beside a job a reading may speak for both: the GPU worked where it drew more than that for certain.
     surely_j = (np.diff(least_j) - edge_j[1:] - edge_j[:-1])[inner]
-    idle = (surely_j <= most_w * lasted_s) & (np.diff(measured_s)[inner] >= 0.5 * lasted_s)
+    idle = (surely_j <= most_w * lasted_s) & (np.diff(upto["measured_s"])[inner] >= 0.5 * lasted_s)
     owner = span[part[:-1][inner]]
     idle &= ~lost[owner]
     starts, stops = _runs(owner, idle)

@@ -172,13 +172,11 @@ class Meters:
         if (ended < began).any():
             raise ValueError("a window ends before it begins")
         length = (ended - began) / 1e9
-        first, since = self.at(numbers, began)
-        last, until = self.at(numbers, ended)
-        grown = until - since
-        energy, sums = grown[0], dict(zip(PARTS, grown[1 : -len(ENDS)], strict=True))
-        inside = last - first
-        lag_j2 = (grown[-3] ** 2 + since[-2] ** 2 + until[-2] ** 2) / NORMAL_95**2
-        doubt = since[-1] + until[-1]
+        since, until = self.at(numbers, began), self.at(numbers, ended)
+        sums = {name: until[name] - since[name] for name in ("s", "energy_j", *PARTS, *ENDS)}
+        energy, inside = sums["energy_j"], sums["s"]
+        lag_j2 = (sums["level_j"] ** 2 + since["lag_j"] ** 2 + until["lag_j"] ** 2) / NORMAL_95**2
+        doubt = since["doubt_j"] + until["doubt_j"]
         # What was not measured before the first reading and after the last is not in the energy: it may be more.
         lowest_w, highest_w = (self[name][numbers] for name in ("lowest_w", "highest_w"))
         beyond = (length - inside) * highest_w
@@ -196,23 +194,6 @@ class Meters:
             sums["counter_s"],
             self._reasons(numbers, length, sums),
         )
-
-    def joules(self, numbers: Ints, began: Times, ended: Times) -> Floats:
-        """The `energy_j` of windows."""
-        first, last = (
-            self._upto(at, share) for _, at, _, share in (self._where(numbers, moments) for moments in (began, ended))
-        )
-        return last - first
-
-    def least(self, numbers: Ints, moments: Times) -> tuple[Floats, Floats, Floats]:
-        """Up to each time (ns UTC) of these GPUs: the least energy that they drew (J), seconds with readings, and by
-        how much less it may be of a window that ends there (J).
-
-        The first two are sums. Their differences tell of windows side by side what `over` does, at a third of the cost.
-        """
-        _, at, step, share = self._where(numbers, moments)
-        below, measured = (self._part(name, at, share) for name in ("below_j", "measured_s"))
-        return self._upto(at, share) - below, measured, self._ends(at, step, share)[1:].sum(axis=0)
 
     def gaps(self, longer_s: float) -> tuple[Ints, Times]:
         """Where times of more than `longer_s` without readings begin and end: the GPUs (numbers) and when (ns UTC)."""
@@ -291,50 +272,32 @@ class Meters:
         knots["ns"] = np.concatenate([part.knots["ns"] + more for part, more in zip(parts, since, strict=False)])
         return cls(pl.concat(boards), knots, pl.concat([part.notes for part in parts]))
 
-    def at(self, numbers: Ints, moments: Times) -> tuple[Floats, Floats]:
-        """What the meters of these GPUs (numbers) show at some times (ns UTC), each since its first knot.
+    def at(self, numbers: Ints, moments: Times) -> dict[str, Floats]:
+        """What the meters of these GPUs (numbers) show at some times (ns UTC), each since its first knot; arrays (n,).
 
-        The time on the meter, s (n,); and (1 + parts + 3, n): the energy, `PARTS` and `ENDS`.
+        `s` is the time on the meter; with it the energy, `PARTS` and `ENDS`, by name.
         """
-        inside, at, step, share = self._where(numbers, moments)
-        energy_j = self.knots["energy_j"]
-        upto, since = self._upto(at, share), energy_j[at]
-        # What is measured of a segment grows as its energy does, which need not be a line.
-        of_segment = energy_j[at + 1] - since
-        of_energy = np.divide(upto - since, of_segment, out=share.copy(), where=of_segment > 0)
-        parts = (self._part(name, at, of_energy if name == "measured_j" else share) for name in PARTS)
-        return inside, np.stack([upto, *parts, *self._ends(at, step, share)])
-
-    def _part(self, name: str, at: Ints, share: Floats) -> Floats:
-        """A figure of `PARTS` where such a share of segments has passed."""
-        sums = self.knots.get(name)
-        if sums is None:
-            return np.zeros(len(at))
-        before = sums[at]
-        return np.asarray(before + share * (sums[at + 1] - before))
-
-    def _where(self, numbers: Ints, moments: Times) -> tuple[Floats, Ints, Floats, Floats]:
-        """The time on the meter, the segment that it is in, how long this is, and which share of it has passed."""
-        times, knots_s = self.knots["ns"], self.knots["s"]
+        times, knots_s, energy_j = (self.knots[name] for name in ("ns", "s", "energy_j"))
         begins, ends = self["begins"][numbers], self["ends"][numbers]
         zero = times[begins]
         inside = np.minimum(np.maximum(moments - self["origin_ns"][numbers], 0), times[ends - 1] - zero)
-        at = np.searchsorted(times, inside + zero, "right") - 1
-        at = np.minimum(at, ends - 2)
+        at = np.minimum(np.searchsorted(times, inside + zero, "right") - 1, ends - 2)  # the segment
         before, seconds = knots_s[at], np.minimum(inside / 1e9, knots_s[ends - 1])
         step = knots_s[at + 1] - before
-        return seconds, at, step, (seconds - before) / np.where(step > 0, step, 1.0)
+        share = (seconds - before) / np.where(step > 0, step, 1.0)  # of it that has passed
 
-    def _upto(self, at: Ints, share: Floats) -> Floats:
-        energy, slope, bend = (self.knots[name][at] for name in ("energy_j", "slope_j", "bend_j"))
-        upto: Floats = energy + slope * share + bend * share**2
-        return upto
+        def line(name: str, share: Floats) -> Floats:
+            values = self.knots.get(name)
+            return np.zeros(len(at)) if values is None else values[at] + share * (values[at + 1] - values[at])
 
-    def _ends(self, at: Ints, step: Floats, share: Floats) -> Floats:
-        """(3, n) `ENDS`."""
-        ends = np.stack([self._part(name, at, share) for name in ENDS])
-        ends[2] += self.knots["edge_w"][at] * share * (1 - share) * step
-        return ends
+        since, slope, bend = energy_j[at], self.knots["slope_j"][at], self.knots["bend_j"][at]
+        upto = since + slope * share + bend * share**2
+        # What is measured of a segment grows as its energy does, which need not be a line.
+        of_segment = energy_j[at + 1] - since
+        of_energy = np.divide(upto - since, of_segment, out=share.copy(), where=of_segment > 0)
+        figures = {name: line(name, of_energy if name == "measured_j" else share) for name in (*PARTS, *ENDS)}
+        figures["doubt_j"] += self.knots["edge_w"][at] * share * (1 - share) * step
+        return {"s": seconds, "energy_j": upto, **figures}
 
     def _reasons(self, numbers: Ints, length: Floats, sums: dict[str, Floats]) -> NDArray[np.str_]:
         reasons = np.zeros(len(length), _REASON)

@@ -465,13 +465,11 @@ def _together(pieces: Sequence[DayTables]) -> DayTables:
 def _rows(meters: Meters, edges: _Edges, day_ns: int) -> DayTables:
     """What meters show, as rows of both tables."""
     gpu, times = _knots(meters, edges)
-    seconds, sums = meters.at(gpu, times)
-    figures = dict(zip(("energy_j", *PARTS, *ENDS), sums, strict=True))
+    figures = meters.at(gpu, times)
     last = np.append(gpu[1:] != gpu[:-1], True)
     row = np.flatnonzero(~last)
-    step_s = seconds[row + 1] - seconds[row]
     grown = {name: values[row + 1] - values[row] for name, values in figures.items() if name not in ENDS}
-    filled, unread = grown["energy_j"] - grown["measured_j"], step_s - grown["measured_s"]
+    filled, unread = grown["energy_j"] - grown["measured_j"], grown["s"] - grown["measured_s"]
     codes = pa.array(gpu[row].astype(np.int32))
     names = {name: meters.boards[name].to_arrow().cast(pa.string()) for name in _KEYS}
     minutes = {
