@@ -22,23 +22,15 @@ import click
 from .. import __version__
 from ..errors import InputError, QueryError, WhorlError
 
-_DEPENDENCIES = {
-    "ClusterShell": "ClusterShell",
+_NAMED_ALIKE = ("ClusterShell", "duckdb", "numpy", "plotly", "polars", "pyarrow", "rich", "scipy", "waitress")
+_DEPENDENCIES = {name: name for name in _NAMED_ALIKE} | {
     "cupy": "cupy-cuda13x",
     "dash": "'whorl[dashboard]'",
     "dash_ag_grid": "'whorl[dashboard]'",
-    "duckdb": "duckdb",
-    "numpy": "numpy",
     "opentelemetry": "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
-    "plotly": "plotly",
-    "polars": "polars",
     "prometheus_client": "prometheus-client",
-    "pyarrow": "pyarrow",
     "pynvml": "nvidia-ml-py",
-    "rich": "rich",
-    "scipy": "scipy",
     "sklearn": "scikit-learn",
-    "waitress": "waitress",
 }
 """What pip calls the packages that verbs need, by the name of their module."""
 BACKGROUND_THREADS = ("ahead", "slowly", "whorl-check")

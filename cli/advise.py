@@ -71,13 +71,7 @@ _job = options(
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Print only this, for a scheduler or a program.")
 @settings(
-    OptionKey(
-        "and",
-        click.STRING,
-        "Of exclude: further nodes to print.",
-        metavar="HOSTLIST",
-        name="own",
-    ),
+    OptionKey("and", click.STRING, "Of exclude: further nodes to print.", metavar="HOSTLIST", name="own"),
     OptionKey(
         "node",
         click.STRING,

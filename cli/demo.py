@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import InputError, StoreError
 from .ending import Ending, stays
 from .options import (
     SUITES,
     OptionKey,
     Span,
+    When,
     any_store_option,
     fault_option,
     json_option,
@@ -31,8 +33,8 @@ from .probe import leave
 if TYPE_CHECKING:
     from ..analysis.verdicts.verdict import Planted
     from ..dashboards.report import Looked
-    from ..errors import StoreError
 
+_LATEST_NS = 5_995_814_400 * 10**9  # 2160
 _REPORT = "report.html"  # in the demo's folder
 
 
@@ -105,7 +107,6 @@ def demo(ctx: click.Context, /, out: str, kinds: tuple[str, ...], force: bool, a
 
 def _write(folder: Path, looked: Looked, caught: Sequence[Planted] | None, notes: Sequence[str]) -> StoreError | None:
     """Write the page. If that fails, return the error to end with, because the findings can still be printed."""
-    from ..errors import InputError, StoreError
     from .answers.demo import STORE
 
     try:
@@ -134,19 +135,14 @@ def _write(folder: Path, looked: Looked, caught: Sequence[Planted] | None, notes
     OptionKey("interval", click.FLOAT, "Seconds between two readings.  [default: 1]", metavar="S"),
     OptionKey("runs", click.IntRange(1), "Without telemetry: runs of the steady state on every GPU."),
     OptionKey("every", Span(), "With runs: from one to the next, as 6h or 7d.  [default: 24h]"),
-    OptionKey("began", click.STRING, "When it begins, UTC.  [default: after the fleet's last one]", metavar="ISO"),
+    OptionKey("began", When(), "When it begins, UTC.  [default: after the fleet's last one]", metavar="ISO"),
     OptionKey("population", click.STRING, "How healthy GPUs differ.  [default: normal]", metavar="NAME"),
     OptionKey("cluster", click.STRING, "Name of the cluster.  [default: by model and seed]", metavar="NAME"),
     says="What the campaign is like",
 )
 @json_option
 def sim(
-    store: str | None,
-    describe: bool,
-    load_name: str,
-    kinds: tuple[str, ...],
-    as_json: bool,
-    **chosen: Any,
+    store: str | None, describe: bool, load_name: str, kinds: tuple[str, ...], as_json: bool, **chosen: Any
 ) -> None:
     """Run a campaign over a simulated fleet and store it like a real one: process variation, heat, caps, faults.
 
@@ -165,6 +161,7 @@ def sim(
     from ..simulation.models import find_model
     from ..simulation.spread import USUAL, find_population
     from ..store import Store
+    from ..store.instants import nanoseconds
     from .documents import simulation as documents
     from .output import ProgressBar, print_answer
 
@@ -180,7 +177,9 @@ def sim(
     spread, faults = find_population(stated.get("population", USUAL)), stated.get("faults")
     fleet = Fleet.draw(gpu_model, stated["gpus"], stated["seed"], spread, faults=faults, kinds=kinds)
     load = find_load(load_name)
-    began_ns = _nanoseconds(stated["began"]) if "began" in stated else None
+    began_ns = nanoseconds(stated["began"].replace(tzinfo=UTC)) if "began" in stated else None
+    if began_ns is not None and not 0 <= began_ns < _LATEST_NS:
+        raise InputError(f"{stated['began']} cannot be the start: choose a time from 1970 to 2159")
     runs, every_s = stated.get("runs", 1), stated.get("every", 86_400.0)
     hours, interval_s = stated.get("hours", 1.0), stated.get("interval", 1.0)
     if steady:
@@ -199,22 +198,6 @@ def sim(
     print_answer(documents.sim_mapping(stored, fleet, load), document, as_json=as_json)
 
 
-def _nanoseconds(text: str) -> int:
-    """A time in ISO 8601, UTC where it names no zone, in ns. InputError where it is none."""
-    from datetime import UTC, datetime
-
-    from ..errors import InputError
-    from ..store.instants import nanoseconds
-
-    try:
-        at = nanoseconds(datetime.fromisoformat(text))
-    except (ValueError, OverflowError):
-        raise InputError(f"{text!r} is not a time: write it as 2026-01-05T08:00:00") from None
-    if not 0 <= at < nanoseconds(datetime(2160, 1, 1, tzinfo=UTC)):
-        raise InputError(f"{text} cannot be the start: choose a time from 1970 to 2159")
-    return at
-
-
 @demo.command("sample", short_help="Write the files of a small generated fleet.")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--gpus", type=int, help="How many GPUs the fleet has: a multiple of 4.  [default: 96]")
@@ -229,7 +212,6 @@ def sample(folder: Path, gpus: int | None, seed: int | None, force: bool) -> Non
 
     The data are generated, not measured. The files look like those of real tools.
     """
-    from ..errors import InputError
     from ..simulation.sample import FILES, GPUS, SEED, write_sample
 
     if not force and (there := [name for name in FILES if os.path.lexists(folder / name)]):

@@ -21,9 +21,7 @@ from .options import DCGM_ROWS, EXPORTER_ROWS, backend_option, json_option
     prometheus=EXPORTER_ROWS,
 )
 @json_option
-def doctor(
-    store: str | None, as_json: bool, host: str | None, socket: str | None, url: tuple[str, ...], **_: Any
-) -> None:
+def doctor(store: str | None, as_json: bool, **given: Any) -> None:
     """Show what works on this machine, and why the rest does not.
 
     \b
@@ -35,7 +33,7 @@ def doctor(
     from .answers.doctor import findings, machine_document, machine_mapping
     from .output import print_answer
 
-    rows = findings(store, host=host, socket=socket, urls=url)
+    rows = findings(store, host=given["host"], socket=given["socket"], urls=given["url"])
     print_answer(machine_mapping(rows), machine_document(rows), as_json=as_json)
     if not all(row.works for row in rows if row.vital):
         sys.exit(1)

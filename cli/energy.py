@@ -3,7 +3,6 @@ what they would take elsewhere."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,13 +18,12 @@ from .options import (
     any_store_option,
     cluster_option,
     csv_option,
-    engine_of,
-    exclusive,
     json_option,
     options,
     place_options,
     refuse_before,
     require_store,
+    respond,
     settings,
     store_option,
 )
@@ -47,20 +45,11 @@ shared = options(
 """The options that `whorl energy` and its sub-verbs share, beside `--store`."""
 
 
-def print_answer(answer: Callable[..., Reply[Any]], *arguments: Any, store: str, **chosen: Any) -> Reply[Any]:
+def print_answer(answer: Callable[..., Reply[Any]], *arguments: Any, **chosen: Any) -> Reply[Any]:
     """Print what a function of `dashboards.answers.energy` replies to the options of a verb."""
-    from .output import ProgressBar, print_reply
-
-    formats = {name: chosen.pop(name, False) for name in ("as_json", "as_csv")}
-    exclusive(*formats)(formats)
     if chosen["since"] and chosen["until"] and chosen["until"] <= chosen["since"]:
         raise click.UsageError("--until must be later than --since")
-    with engine_of(chosen, store) if "on" in chosen else contextlib.nullcontext() as engine, ProgressBar() as progress:
-        if engine is not None:
-            chosen["engine"] = engine
-        reply = answer(store, *arguments, **chosen, progress=progress.say)
-    print_reply(reply, **formats)
-    return reply
+    return respond(answer, *arguments, **chosen)
 
 
 _BY = ("job", "user", "account", "gpu", "node", "day")

@@ -26,17 +26,12 @@ if TYPE_CHECKING:
 @click.option("--workload", metavar="NAME", help="The workload; overrides what a file says.")
 @click.option(
     "--map",
-    "mapping",
     metavar="COLUMN=MEANING[:UNIT]",
     multiple=True,
     help="What a column means: time:ms, gpu, power:W. Repeatable.",
 )
 @click.option(
-    "--unit",
-    "units",
-    metavar="[COLUMN=]UNIT",
-    multiple=True,
-    help="The unit of a column, or of the duration. Repeatable.",
+    "--unit", metavar="[COLUMN=]UNIT", multiple=True, help="The unit of a column, or of the duration. Repeatable."
 )
 @click.option("--at", metavar="TIME", help="When measured, if a file has no times: '2026-11-23 14:05:00'.")
 @click.option("--every", type=float, metavar="SECONDS", help="Time between two readings, if a stream has no times.")
@@ -59,14 +54,7 @@ if TYPE_CHECKING:
 )
 @json_option
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-def import_files(
-    store: str,
-    mapping: tuple[str, ...],
-    units: tuple[str, ...],
-    as_json: bool,
-    files: tuple[Path, ...],
-    **options: Any,
-) -> None:
+def import_files(store: str, as_json: bool, files: tuple[Path, ...], **options: Any) -> None:
     """Import FILES of measurements into a store; a new store is made if needed.
 
     \b
@@ -90,7 +78,7 @@ def import_files(
             show(outcome_parts(outcome))
 
     with ProgressBar() as progress:
-        options |= {"map": _pairs(mapping, "--map"), "unit": _pairs(units, "--unit")}
+        options |= {name: _pairs(options[name], f"--{name}") for name in ("map", "unit")}
         if options["cluster"] is None:
             del options["cluster"]
         imports = imported(files, store, progress=progress, done=done, **options)

@@ -16,7 +16,7 @@ import click
 from ..errors import InputError
 from ..store.configuration import configured
 from .ending import stays
-from .options import OptionKey, Span, When, cluster_option, json_option, settings, store_option
+from .options import OptionKey, Span, When, cluster_option, json_option, respond, settings, store_option
 
 if TYPE_CHECKING:
     from ..analysis.chains.costs import PolicyRow
@@ -167,7 +167,7 @@ def tag(event: str, store: str | None, folder: Path | None) -> None:
     ),
 )
 @json_option
-def idle(store: str, as_json: bool, **options: Any) -> None:
+def idle(store: str, **options: Any) -> None:
     """List the GPUs that jobs hold and do not use: for how long, and what it costs.
 
     \b
@@ -179,15 +179,12 @@ def idle(store: str, as_json: bool, **options: Any) -> None:
     or longer. What nobody read is n/a, not 0 (docs/jobs.md).
     """
     from .answers.job import idle_gpus
-    from .output import ProgressBar, print_reply
 
     users = [name for name in options["users"] if name != "me"]
     options |= {"mine": len(users) < len(options["users"]), "users": users}
     if options["price"] is None:
         options["price"] = configured("price_per_gpu_hour")
-    with ProgressBar() as progress:
-        reply = idle_gpus(store, **options, progress=progress.say)
-    print_reply(reply, as_json=as_json)
+    respond(idle_gpus, store=store, **options)
 
 
 _POLICIES = "reactive, lead6 (hours), average, test-only, p75"

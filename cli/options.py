@@ -24,6 +24,7 @@ from ..store.system.signals import Unwinding
 
 if TYPE_CHECKING:
     from ..analysis.engines import Engine
+    from ..dashboards.answers.reply import Reply
 
 
 def configured_option(*names: str, key: str, **options: Any) -> Callable[[Any], Any]:
@@ -103,16 +104,11 @@ def options(*several: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return decorated
 
 
-def exclusive(*names: str) -> Callable[[dict[str, Any]], None]:
-    """A check that at most one of these flags was given."""
-
-    def check(given: dict[str, Any]) -> None:
-        used = [name for name in names if given.get(name)]
-        if len(used) > 1:
-            flags = " and ".join(f"--{name.removeprefix('as_')}" for name in used)
-            raise click.UsageError(f"{flags} cannot be used together")
-
-    return check
+def exclusive(**flags: bool) -> None:
+    """Raise UsageError where more than one of these flags was given."""
+    used = [f"--{name.removeprefix('as_')}" for name, is_given in flags.items() if is_given]
+    if len(used) > 1:
+        raise click.UsageError(f"{' and '.join(used)} cannot be used together")
 
 
 class Share(click.ParamType[float]):
@@ -398,6 +394,28 @@ place_options = options(
 """Where the parts of an answer are made: docs/store.md."""
 
 
+def respond(
+    answer: Callable[..., Reply[Any]], *arguments: Any, store: str, says: str = "", **chosen: Any
+) -> Reply[Any]:
+    """Print what a function of `dashboards.answers` replies to the options of a verb, which are its arguments.
+
+    `says`: what the line of progress begins with. Of the options, --json and --csv are not the function's, and in place
+    of `place_options` it gets an `engine`.
+    """
+    from .output import ProgressBar, print_reply
+
+    formats = {name: chosen.pop(name) for name in ("as_json", "as_csv") if name in chosen}
+    exclusive(**formats)
+    place = engine_of(chosen, store) if "on" in chosen else contextlib.nullcontext()
+    with place as engine, ProgressBar() as progress:
+        if says:
+            progress.say(says)
+        chosen |= {} if engine is None else {"engine": engine}
+        reply = answer(store, *arguments, **chosen, progress=progress.say)
+    print_reply(reply, **formats)
+    return reply
+
+
 @contextlib.contextmanager
 def engine_of(chosen: dict[str, Any], store: str) -> Iterator[Engine]:
     """The engine that `place_options` name, which are taken out of `chosen`; its jobs end with the block.
@@ -427,12 +445,7 @@ def engine_of(chosen: dict[str, Any], store: str) -> Iterator[Engine]:
     with (
         Unwinding((signal.SIGTERM, signal.SIGHUP), apart_s=math.inf),
         engine(
-            on,
-            workers=place["workers"],
-            or_here=bool(instead),
-            tell=tell,
-            account=account,
-            partition=partition or None,
+            on, workers=place["workers"], or_here=bool(instead), tell=tell, account=account, partition=partition or None
         ) as opened,  # fmt: skip
     ):
         yield opened

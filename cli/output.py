@@ -6,15 +6,15 @@ no `rich`, and in a file or a pipe, rows are lines of aligned cells.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
+import os
 import re
 import shutil
 import sys
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -23,11 +23,8 @@ from ..dashboards.answers.reply import Reply, plain
 from ..dashboards.document import Document, Part
 from ..dashboards.words import cut, printable
 
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-
+_ERASE = "\r\x1b[K"  # what a terminal shows in the present line
 _STEERING = re.compile(r"[\x7f-\x9f]")  # control characters that JSON may hold as they are
-_SHOWN_EVERY_S, _TOLD_EVERY_S = 0.1, 10.0
 
 
 # -- JSON -----------------------------------------------------------------------------------------------------
@@ -82,7 +79,8 @@ def width() -> int | None:
 
 def tell(sentence: str, *, lines: bool = False) -> None:
     """Print a note beside the answer, on standard error; `lines` as in `printable`."""
-    click.echo(f"whorl: {printable(cut(sentence), lines=lines)}", err=True)
+    erased = _ERASE if sys.stderr.isatty() else ""  # the line of progress, if there is one
+    click.echo(f"{erased}whorl: {printable(cut(sentence), lines=lines)}", err=True)
 
 
 def say(text: str, first: str = "", rest: str = "") -> None:
@@ -114,15 +112,13 @@ class ProgressBar:
     """How far a verb is, on standard error where that is a terminal: one line that is written over.
 
     `progress(done, of, what)` counts and estimates the time left, `progress.say(what)` only says. Ends with the block,
-    or `clear()`. On a node without `rich` it is a plain line every ten seconds.
+    or `clear()`.
     """
 
-    def __init__(self, every_s: float = _SHOWN_EVERY_S) -> None:
-        self._every_s = every_s
-        self.live = sys.stderr.isatty()
-        self._rich = self.live and importlib.util.find_spec("rich") is not None
-        self._bar: Bar | None = None
-        self._shown = -math.inf
+    def __init__(self, every_s: float = 0.1) -> None:
+        self.live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._every_s, self._shown = every_s, -math.inf
+        self._total, self._began_s, self._done_before = 0, 0.0, 0  # of what is counted
 
     def __enter__(self) -> ProgressBar:
         return self
@@ -131,53 +127,26 @@ class ProgressBar:
         self.clear()
 
     def __call__(self, done: int, of: int, what: str) -> None:
-        self._show(what, done, of)
+        now = time.monotonic()
+        if of != self._total or done < self._done_before:  # counts anew, and so does the time left
+            self._total, self._began_s, self._done_before = of, now, done
+        new = done - self._done_before
+        left = f"; {_left((now - self._began_s) * (of - done) / new)} left" if new else ""
+        self.say(f"{done:,} of {of:,}; {what}{left}")
 
     def say(self, what: str) -> None:
         """Say what goes on, with nothing to count."""
-        self._show(what, None, None)
+        now = time.monotonic()
+        if self.live and now - self._shown >= self._every_s:
+            self._shown = now
+            columns = shutil.get_terminal_size().columns or 80
+            click.echo(f"{_ERASE}{printable(what)[: columns - 1]}", err=True, nl=False)
 
     def clear(self) -> None:
         """Take the line away."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
-
-    def _show(self, what: str, done: int | None, of: int | None) -> None:
-        now = time.monotonic()
-        if not self.live or now - self._shown < (self._every_s if self._rich else _TOLD_EVERY_S):
-            return
-        self._shown = now
-        if not self._rich:
-            click.echo(f"whorl: {'' if of is None else f'{done:,} of {of:,}; '}{what}", err=True)
-            return
-        if self._bar is None:
-            self._bar = _bar()
-        [task] = self._bar.task_ids
-        if of is not None and of != self._bar.tasks[0].total:
-            self._bar.reset(task, total=of)  # counts anew, and so does the time left
-        self._bar.update(task, description=what, completed=done, counted=of is not None)
-        self._bar.refresh()
-
-
-def _bar() -> Bar:
-    """One line of `rich`'s, drawn when something is said: no thread beside the measuring."""
-    from rich.progress import Progress as Bar
-    from rich.progress import ProgressColumn, Task
-    from rich.text import Text
-
-    class StatusColumn(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            is_counted = task.fields["counted"]
-            counted = f"{task.completed:,.0f} of {task.total:,.0f}; " if is_counted else ""
-            left = task.time_remaining if is_counted else None
-            rest = "" if left is None else f"; {_left(left)} left"
-            return Text(f"{counted}{task.description}{rest}", no_wrap=True, overflow="ellipsis")
-
-    bar = Bar(StatusColumn(), console=terminal.console(error=True), auto_refresh=False, transient=True)
-    bar.add_task("", total=None, counted=False)
-    bar.start()
-    return bar
+        if self._shown > -math.inf:
+            self._shown = -math.inf
+            click.echo(_ERASE, err=True, nl=False)
 
 
 def _left(seconds: float) -> str:

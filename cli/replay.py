@@ -69,12 +69,7 @@ WORLD = (
         metavar="MODEL=FILE",
         multiple=True,
     ),
-    OptionKey(
-        "backward",
-        click.FloatRange(0, 1, min_open=True),
-        "Share of a step that is backward.",
-        2 / 3,
-    ),
+    OptionKey("backward", click.FloatRange(0, 1, min_open=True), "Share of a step that is backward.", 2 / 3),
     OptionKey(
         "foreground",
         click.FloatRange(0, 1, min_open=True),
@@ -82,11 +77,7 @@ WORLD = (
         1.0,
     ),
     OptionKey(
-        "profiles",
-        _FILE,
-        "The study's profiles: files, or their folder. Repeatable.",
-        metavar="FILE",
-        multiple=True,
+        "profiles", _FILE, "The study's profiles: files, or their folder. Repeatable.", metavar="FILE", multiple=True
     ),
     OptionKey("seed", click.IntRange(0), "The first seed.  [default: 0; as published 42]"),
     OptionKey(

@@ -13,6 +13,7 @@ from ..errors import InputError
 from .options import exclusive, json_option
 
 if TYPE_CHECKING:
+    from ..dashboards.document import Table as Cells
     from ..store.schema import Column, Table
     from ..store.views import View
 
@@ -48,15 +49,13 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
     whorl schema
     whorl schema runs gpus_now
     """
-    from ..dashboards.document import Column as Head
-    from ..dashboards.document import Table as Cells
     from ..store.catalog import columns_of_views
     from ..store.schema import FORMAT, TABLES
     from ..store.views import VIEWS
     from ..store.vocabulary import VOCABULARIES
     from .output import print_json, say, show
 
-    exclusive("as_json", "as_markdown")({"as_json": as_json, "as_markdown": as_markdown})
+    exclusive(as_json=as_json, as_markdown=as_markdown)
     names = [table.name for table in TABLES] + [view.name for view in VIEWS]
     unknown = [name for name in tables if name not in names]
     if unknown:
@@ -90,34 +89,20 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
     if as_markdown:
         click.echo(as_document(chosen, views, columns))
         return
-    heads = [Head("column"), Head("type", drops=1), Head("unit"), Head("meaning", "sentence")]
     for table in chosen:
-        rows = _cells(table.columns)
-        show([Cells(heads, rows, title=f"{table.name}: one row is {table.row}")])
-        click.echo()
+        show([_cells(table.columns, f"{table.name}: one row is {table.row}"), ""])
         if tables and table.name == "telemetry":
-            show([Cells(_METRICS_HEADER, _metrics(), title="How each metric is read:")])
-            click.echo()
+            show([_table(_METRICS_HEADER, _metrics(), "How each metric is read:"), ""])
         for vocabulary in words:
             if vocabulary.table == table.name:
-                code_heads = [
-                    Head(
-                        head,
-                        "sentence" if head in ("columns", "meaning") else "text",
-                        drops=int(head in ("counter", "type")),
-                    )
-                    for head in vocabulary.header
-                ]
-                show([Cells(code_heads, vocabulary.rows, title=f"{vocabulary.title} holds:")])
-                click.echo()
+                show([_table(vocabulary.header, vocabulary.rows, f"{vocabulary.title} holds:"), ""])
     for view in views:
+        title = f"{view.name} (view): one row is {view.row}"
         if tables:
-            title = f"{view.name} (view): one row is {view.row}"
-            show([Cells(heads, _cells(columns[view.name]), title=title)])
-            click.echo("\nIts SQL:\n")
+            show([_cells(columns[view.name], title), "", "Its SQL:", ""])
             say(view.sql, "  ", "  ")
         else:
-            say(f"{view.name} (view): one row is {view.row}")
+            say(title)
             say(f"`whorl schema {view.name}` shows its columns and its SQL", "  ", "  ")
         click.echo()
 
@@ -214,8 +199,20 @@ def _unusual(spelled: str) -> str:
 _FIELD_TYPES = re.compile(r"(?<=[(, ])\"?(\w+)\"? (?:VARCHAR(?:\[\])?|DOUBLE|BIGINT|TIMESTAMP|BOOLEAN)(?=[,)])")
 
 
-def _cells(columns: Iterable[Column]) -> list[list[str]]:
-    return [[column.name, _type(column), column.unit, column.description] for column in columns]
+def _cells(columns: Iterable[Column], title: str) -> Cells:
+    rows = [[column.name, _type(column), column.unit, column.description] for column in columns]
+    return _table(("column", "type", "unit", "meaning"), rows, title)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> Cells:
+    from ..dashboards.document import Column as Head
+    from ..dashboards.document import Table as Cells
+
+    sentences, first_to_drop = ("columns", "meaning"), ("counter", "type")
+    columns = [
+        Head(head, "sentence" if head in sentences else "text", drops=int(head in first_to_drop)) for head in heads
+    ]
+    return Cells(columns, rows, title=title)
 
 
 def _metrics() -> list[list[str]]:

@@ -40,7 +40,7 @@ def sql(store: str, as_json: bool, as_csv: bool, unsafe: bool, query: str) -> No
     from ..store.sql import Plain
     from .output import print_json, show
 
-    exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
+    exclusive(as_json=as_json, as_csv=as_csv)
     gc.disable()  # to look for cycles among the million objects of a large store takes an eighth of a query's time
     try:
         answer = Store.open(store).answer(_standard_input() if query == "-" else query, unsafe=unsafe)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..dashboards.document import Document
 from ..errors import InputError
 from .options import When, cluster_option, engine_of, json_option, place_options, store_option
 
@@ -114,7 +115,7 @@ def compact(store: str, keep: str | None, offline: bool, as_json: bool, **place:
     from ..dashboards.documents import stores as words
     from ..store import Store, table_logs
     from ..store.retention import seconds
-    from .output import ProgressBar, print_json, show
+    from .output import ProgressBar, print_answer
 
     if keep is not None:
         seconds(keep)  # a wrong one is said before anything is done
@@ -124,15 +125,10 @@ def compact(store: str, keep: str | None, offline: bool, as_json: bool, **place:
         days = write_minutes(opened, offline=offline, now_ns=time.time_ns(), progress=progress.say, engine=engine)
         pruned = None if keep is None else opened.prune(keep, offline=offline, progress=progress.say)
         logs = table_logs.move_on(opened, progress=progress.say)
-    moved = [asdict(log) for log in logs]
-    if as_json:
-        of_pruned = None if pruned is None else vars(pruned)
-        document: dict[str, Any] = {"schema": "whorl.store.compact/1", **vars(done), "energy_days": days}
-        print_json(document | {"pruned": of_pruned, "logs": moved})
-    else:
-        show(words.compacted(done, days))
-        show(() if pruned is None else words.pruned(pruned, dry_run=False))
-        show(words.moved_on(logs, store))
+    of_pruned = () if pruned is None else words.pruned(pruned, dry_run=False)
+    mapping = {"schema": "whorl.store.compact/1", **vars(done), "energy_days": days, "pruned": pruned and vars(pruned)}
+    parts = [*words.compacted(done, days), *of_pruned, *words.moved_on(logs, store)]
+    print_answer(mapping | {"logs": [asdict(log) for log in logs]}, Document("", parts), as_json=as_json)
     if done.unreadable:
         click.get_current_context().exit(1)
     _leave(logs)
@@ -156,7 +152,7 @@ def prune(store: str, keep: str | None, dry_run: bool, offline: bool, as_json: b
     from ..dashboards.documents import stores as words
     from ..store import Store, table_logs
     from ..store.retention import configured, seconds
-    from .output import ProgressBar, print_json, show
+    from .output import ProgressBar, print_answer
 
     opened = Store.open(store)
     keep = keep or configured(opened.root)
@@ -167,12 +163,10 @@ def prune(store: str, keep: str | None, dry_run: bool, offline: bool, as_json: b
             write_minutes(opened, offline=offline, now_ns=time.time_ns(), progress=progress.say)
         done = opened.prune(keep, dry_run=dry_run, offline=offline, progress=progress.say)
         logs = [] if dry_run else table_logs.move_on(opened, progress=progress.say)
-    if as_json:
-        moved = [asdict(log) for log in logs]
-        print_json({"schema": "whorl.store.prune/1", "dry_run": dry_run, **vars(done), "logs": moved})
-    else:
-        show(words.pruned(done, dry_run=dry_run))
-        show(words.moved_on(logs, store))
+    moved = [asdict(log) for log in logs]
+    mapping = {"schema": "whorl.store.prune/1", "dry_run": dry_run, **vars(done), "logs": moved}
+    parts = [*words.pruned(done, dry_run=dry_run), *words.moved_on(logs, store)]
+    print_answer(mapping, Document("", parts), as_json=as_json)
     _leave(logs)
 
 
@@ -196,15 +190,14 @@ def upgrade(store: str, offline: bool, as_json: bool) -> None:
     from ..dashboards.documents import stores as words
     from ..store import Store, table_logs
     from ..store.upgrade import upgrade as bring
-    from .output import ProgressBar, print_json, show
+    from .output import ProgressBar, print_answer
 
     with ProgressBar() as progress:
         done = bring(Path(store), offline=offline, progress=progress.say)
         logs = table_logs.move_on(Store.open(store), progress=progress.say) if done.older != done.newer else []
-    if as_json:
-        print_json({"schema": "whorl.store.upgrade/1", **vars(done), "logs": [asdict(log) for log in logs]})
-        return
-    show([*words.moved_on(logs, store), *words.upgraded(done)])
+    mapping = {"schema": "whorl.store.upgrade/1", **vars(done), "logs": [asdict(log) for log in logs]}
+    parts = [*words.moved_on(logs, store), *words.upgraded(done)]
+    print_answer(mapping, Document("", parts), as_json=as_json)
 
 
 @store_group.command("merge", short_help="Take whole stores into one, every row once.")

@@ -29,9 +29,7 @@ from .options import (
 @click.option("--command", metavar="COMMAND", help="Tune this command: {batch} is the value of the knob batch.")
 @click.option("--sweep", metavar="FILE", help="Choose from a measured sweep: CSV, plain or gzip.")
 @click.option(
-    "--stress",
-    type=click.Choice(["power", "spread"]),
-    help="Search the kernel of most power, or of widest spread.",
+    "--stress", type=click.Choice(["power", "spread"]), help="Search the kernel of most power, or of widest spread."
 )
 @click.option("--max-slowdown", type=Share(), help="At most this much slower than the default, as 5%.")
 @click.option("--max-latency", type=Span(), help="A unit of work takes at most this, as 16ms.")
@@ -45,9 +43,7 @@ from .options import (
     help="A knob and its values; of a command the first is in use today. Repeatable.",
 )
 @click.option(
-    "--suite",
-    type=SUITES,
-    help="How thoroughly each trial is measured.  [default: standard; --stress: quick]",
+    "--suite", type=SUITES, help="How thoroughly each trial is measured.  [default: standard; --stress: quick]"
 )
 @backend_option(
     "cuda",
@@ -56,12 +52,7 @@ from .options import (
     simulated=simulated_rows(999 * 32, "4; --stress: 8"),
 )
 @settings(
-    OptionKey(
-        "safe",
-        click.BOOL,
-        "Keep near the default, and end a trial early that is over the bound.",
-        False,
-    ),
+    OptionKey("safe", click.BOOL, "Keep near the default, and end a trial early that is over the bound.", False),
     OptionKey("resume", click.STRING, "Keep a log of the trials there, and go on with one.", metavar="FILE"),
     OptionKey("gpu", click.STRING, "Only this GPU: UUID or index. May be repeated.", multiple=True),
     OptionKey("across", click.Choice(["batch"]), "--sweep: choose among the batch sizes too."),

@@ -3,7 +3,6 @@ changed, and what to measure next."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import click
@@ -15,11 +14,11 @@ from .options import (
     When,
     any_store_option,
     cluster_option,
-    engine_of,
     json_option,
     place_options,
     refuse_before,
     require_store,
+    respond,
     settings,
     store_option,
 )
@@ -33,16 +32,7 @@ from .options import (
 @place_options
 @json_option
 @click.pass_context
-def verdicts(
-    ctx: click.Context,
-    /,
-    store: str | None,
-    cluster: str | None,
-    campaign: str | None,
-    since: datetime | None,
-    as_json: bool,
-    **place: Any,
-) -> None:
+def verdicts(ctx: click.Context, /, store: str | None, **chosen: Any) -> None:
     """Say which GPUs of a store are odd, worst first: against their peers, and against their own past.
 
     \b
@@ -63,39 +53,21 @@ def verdicts(
         refuse_before(ctx)
         return
     from ..dashboards.answers.judging import verdicts as judged
-    from .output import ProgressBar, print_reply
 
-    store = require_store(store)
-    with engine_of(place, store) as engine, ProgressBar() as progress:
-        progress.say("judging the GPUs")
-        reply = judged(store, cluster=cluster, campaign=campaign, since=since, engine=engine, progress=progress.say)
-    print_reply(reply, as_json=as_json)
+    respond(judged, store=require_store(store), says="judging the GPUs", **chosen)
 
 
 @verdicts.command("variability", short_help="How much the GPUs differ, and whether the difference repeats.")
 @store_option
-@click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="Only this cluster. Repeatable.")
-@click.option("--workload", "workloads", multiple=True, metavar="NAME", help="Only this workload. Repeatable.")
+@click.option("--cluster", multiple=True, metavar="NAME", help="Only this cluster. Repeatable.")
+@click.option("--workload", multiple=True, metavar="NAME", help="Only this workload. Repeatable.")
 @click.option("--across", is_flag=True, help="Show the rank correlation between workloads, GPU by GPU.")
 @settings(
-    OptionKey(
-        "replicates",
-        click.IntRange(0, 100_000),
-        "Bootstrap replicates, at least 100; 0: no intervals.",
-        1000,
-    ),
+    OptionKey("replicates", click.IntRange(0, 100_000), "Bootstrap replicates, at least 100; 0: no intervals.", 1000),
     OptionKey("seed", click.IntRange(0), "Seed of the bootstrap.  [default: 2022]"),
 )
 @json_option
-def variability(
-    store: str,
-    clusters: tuple[str, ...],
-    workloads: tuple[str, ...],
-    across: bool,
-    replicates: int,
-    seed: int | None,
-    as_json: bool,
-) -> None:
+def variability(store: str, across: bool, as_json: bool, **chosen: Any) -> None:
     """Say how much the GPUs of a store differ, per cluster and workload.
 
     \b
@@ -107,18 +79,12 @@ def variability(
     from ..dashboards.answers import judging
     from .output import ProgressBar, print_reply
 
-    chosen = {"cluster": clusters, "workload": workloads}
     if across:
-        print_reply(judging.across(store, **chosen), as_json=as_json)
+        print_reply(judging.across(store, cluster=chosen["cluster"], workload=chosen["workload"]), as_json=as_json)
         return
     with ProgressBar() as progress:
-        reply = judging.variability(
-            store,
-            **chosen,
-            replicates=replicates,
-            seed=seed,
-            progress=lambda workload, done, wanted: progress(done, wanted, f"replicates of {workload}"),
-        )
+        chosen["progress"] = lambda workload, done, wanted: progress(done, wanted, f"replicates of {workload}")
+        reply = judging.variability(store, **chosen)
     print_reply(reply, as_json=as_json)
 
 
@@ -128,7 +94,7 @@ def variability(
 @click.option("--gpu", metavar="NAME", help="All figures of this GPU: node/slot, UUID, serial or a part.")
 @place_options
 @json_option
-def fingerprint(store: str, cluster: str | None, gpu: str | None, as_json: bool, **place: Any) -> None:
+def fingerprint(**chosen: Any) -> None:
     """Compute the fingerprints of a cluster's GPUs, store them beside the earlier ones, and show them.
 
     \b
@@ -138,12 +104,8 @@ def fingerprint(store: str, cluster: str | None, gpu: str | None, as_json: bool,
     Every figure has the 95 % interval of another sitting. docs/verdicts.md explains the figures.
     """
     from ..dashboards.answers.judging import fingerprint as computed
-    from .output import ProgressBar, print_reply
 
-    with engine_of(place, store) as engine, ProgressBar() as progress:
-        progress.say("computing the fingerprints")
-        reply = computed(store, cluster=cluster, gpu=gpu, engine=engine, progress=progress.say)
-    print_reply(reply, as_json=as_json)
+    respond(computed, says="computing the fingerprints", **chosen)
 
 
 @verdicts.command("diff", short_help="What changed between two dates: the fleet, and single GPUs.")
@@ -154,7 +116,7 @@ def fingerprint(store: str, cluster: str | None, gpu: str | None, as_json: bool,
 @click.option("--after", type=When(), required=True, help="... with those since this date.")
 @cluster_option
 @json_option
-def diff(store: str, before: datetime, after: datetime, cluster: str | None, as_json: bool) -> None:
+def diff(store: str, as_json: bool, **chosen: Any) -> None:
     """Compare every GPU with itself: its sittings before a date with those after another one.
 
     \b
@@ -168,7 +130,7 @@ def diff(store: str, before: datetime, after: datetime, cluster: str | None, as_
 
     with ProgressBar() as progress:
         progress.say("comparing")
-        reply = compared(store, before=before, after=after, cluster=cluster)
+        reply = compared(store, **chosen)
     print_reply(reply, as_json=as_json)
 
 
@@ -181,29 +143,16 @@ def diff(store: str, before: datetime, after: datetime, cluster: str | None, as_
         click.STRING,
         "Which probe; may be repeated.  [default: gemm-fp32, stream-triad]",
         metavar="NAME",
-        name="probes",
         multiple=True,
     ),
     OptionKey("suite", SUITES, "How thoroughly.", "quick"),
     OptionKey(
-        "threshold",
-        click.FloatRange(0, 100, min_open=True),
-        "Slower by this much matters.",
-        3.0,
-        metavar="PERCENT",
+        "threshold", click.FloatRange(0, 100, min_open=True), "Slower by this much matters.", 3.0, metavar="PERCENT"
     ),
 )
 @cluster_option
 @json_option
-def plan(
-    store: str,
-    budget: float,
-    probes: tuple[str, ...],
-    suite: str,
-    threshold: float,
-    cluster: str | None,
-    as_json: bool,
-) -> None:
+def plan(store: str, as_json: bool, **chosen: Any) -> None:
     """Say which GPUs to probe next: suspected ones, those found faulty long ago, then where a probe tells most.
 
     \b
@@ -215,12 +164,5 @@ def plan(
     from ..dashboards.answers import judging
     from .output import print_reply
 
-    reply = judging.plan(
-        store,
-        budget=budget,
-        probe=probes or judging.PLANNED_PROBES,
-        suite=suite,
-        threshold=threshold,
-        cluster=cluster,
-    )
-    print_reply(reply, as_json=as_json)
+    chosen["probe"] = chosen["probe"] or judging.PLANNED_PROBES
+    print_reply(judging.plan(store, **chosen), as_json=as_json)
