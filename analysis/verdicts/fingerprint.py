@@ -6,7 +6,7 @@ taken out where there is a model of them (`channels`): power at the peers' clock
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,7 +25,7 @@ from ..choosing import find
 from ..engines import HERE, Coverage, Engine
 from ..runs.measurements import codes
 from ..runs.probing import CACHE, COMPUTE, LINK, MEMORY, Probed, probed
-from ..runs.sittings import days, numbered
+from ..runs.sittings import begins, days, in_order
 from ..runs.windows import Progress
 from ..spread.passive import passive
 from ..spread.repeats import JOBS_COUPLE
@@ -49,33 +49,46 @@ _NEAREST = 3
 _NORMAL = 1.4826  # times the median absolute deviation: the standard deviation of a normal distribution
 
 
-def fingerprint(model: Model, serials: pl.DataFrame | None = None) -> pl.DataFrame:
+def fingerprint(model: Model, serials: Mapping[str, str] | None = None) -> pl.DataFrame:
     """The rows of `fingerprints` of all GPUs of a cluster, without `version` and `made_at`.
 
-    `model`: of `probed(..., every=True)`. `serials`: columns gpu and serial.
+    `model`: of `probed(..., every=True)`. `serials`: by GPU.
     """
-    campaign = model.campaign
+    cluster = pl.lit(model.campaign.cluster).alias("cluster")
+    return _complete((part.with_columns(cluster) for part in _parts(model) if part.height), serials)
+
+
+def _parts(model: Model) -> Iterator[pl.DataFrame]:
+    """The rows of what is counted, of times, of classes and of channels."""
+    yield from _errors(model.campaign)  # first, as it needs most memory
     times = table(model.times, model.gpus)
     # Times that the GPUs of a job finish together belong to the job, and not to the GPU.
     alone = [figure for figure in model.times if (figure.jobs_share or 0.0) < JOBS_COUPLE]
-    spread = _stability(times if len(alone) == len(model.times) else table(alone, model.gpus))
-    parts = [times.join(_newest(model.runs), on=["workload", "gpu"], how="left")]
-    parts += (table(model.of_channel(channel), model.gpus) for channel in FINGERPRINT)
-    by_workload = with_peers(pl.concat(parts, how="diagonal_relaxed"), "rank")
-    by_workload = by_workload.join(_classes(campaign.runs), on="workload", how="left").with_columns(
-        pl.col("class").fill_null("power"), pl.when(pl.col("workload") != "").then("workload")
-    )
-    of_gpus = [part for part in (_of_class(by_workload), spread, *_errors(campaign)) if part.height]
-    rows = pl.concat([by_workload, *of_gpus], how="diagonal_relaxed")
-    serial = pl.DataFrame(schema={"gpu": pl.String, "serial": pl.String}) if serials is None else serials
-    return _complete(rows.join(serial, on="gpu", how="left").with_columns(pl.lit(campaign.cluster).alias("cluster")))
+    yield _stability(times if len(alone) == len(model.times) else table(alone, model.gpus))
+    classes = _classes(model.campaign.runs)
+    times = _by_workload(times, classes)
+    yield _of_class(times)
+    yield times.join(_newest(model.runs), on=["workload", "gpu"], how="left")
+    yield from (_by_workload(table(model.of_channel(channel), model.gpus), classes) for channel in FINGERPRINT)
 
 
-def _complete(rows: pl.DataFrame) -> pl.DataFrame:
+def _complete(parts: Iterable[pl.DataFrame], serials: Mapping[str, str] | None) -> pl.DataFrame:
     """With all columns of `fingerprints`, those that are missing as null, in its order."""
-    missing = (pl.lit(None).alias(name) for name in FINGERPRINTS.names if name not in rows.columns)
-    rows = rows.with_columns(missing).select(FINGERPRINTS.names)
-    return rows.sort("gpu", "class", "workload", "figure", nulls_last=True)
+    serial = pl.col("gpu").replace_strict(serials or {}, default=None, return_dtype=pl.String).alias("serial")
+    kinds = pl.DataFrame(arrow_schema(FINGERPRINTS.name).empty_table())
+    rows = pl.concat([kinds, *(part.with_columns(serial) for part in parts)], how="diagonal_relaxed")
+    order = rows.select(pl.arg_sort_by("gpu", "class", "workload", "figure", nulls_last=True)).to_series()
+    # Column by column, as a second copy of the rows of a large fleet is hundreds of megabytes.
+    return pl.DataFrame([rows.drop_in_place(name).gather(order) for name in FINGERPRINTS.names])
+
+
+def _by_workload(rows: pl.DataFrame, classes: Mapping[str, str]) -> pl.DataFrame:
+    """Rows of `model.table` with the class of their workload; what is of all workloads is of the class power."""
+    workload_class = pl.col("workload").replace_strict(classes, default="power").alias("class")
+    with_class = with_peers(rows, "rank").with_columns(
+        workload_class, pl.when(pl.col("workload") != "").then("workload")
+    )
+    return with_class.select(name for name in FINGERPRINTS.names if name in with_class.columns)
 
 
 def _newest(runs: pl.DataFrame) -> pl.DataFrame:
@@ -85,7 +98,7 @@ def _newest(runs: pl.DataFrame) -> pl.DataFrame:
     return newest.with_columns(pl.col("workload", "gpu").cast(pl.String))
 
 
-def _classes(runs: pl.DataFrame) -> pl.DataFrame:
+def _classes(runs: pl.DataFrame) -> dict[str, str]:
     """The class of each workload."""
     name = pl.col("workload").str.split(" [").list.first()
     counted = runs.group_by("workload", "stresses").agg(pl.len(), pl.col("latency").is_not_null().any())
@@ -102,7 +115,7 @@ def _classes(runs: pl.DataFrame) -> pl.DataFrame:
         .when(pl.col("stresses") == LINK).then(pl.lit("path"))
         .otherwise(name.replace_strict(_BY_NAME, default="other"))
     )  # fmt: skip
-    return stresses.select("workload", workload_class.alias("class"))
+    return dict(stresses.select("workload", workload_class).iter_rows())
 
 
 def _of_class(rows: pl.DataFrame) -> pl.DataFrame:
@@ -142,7 +155,9 @@ def _stability(times: pl.DataFrame) -> pl.DataFrame:
 def _errors(campaign: Probed) -> Iterator[pl.DataFrame]:
     """What went wrong, counted. Who only imported runs of a GPU did not watch its driver, unless events say so."""
     number = codes(campaign.runs["gpu"], campaign.gpus["gpu"].to_list())
-    sitting = numbered(number, campaign.runs.select(days()).to_series().to_numpy())
+    at = campaign.runs.select(days()).to_series().to_numpy()
+    order = in_order(number, at)
+    first = number[order][begins(number[order], at[order])]
     status = pl.col("status").fill_null(Outcome.OK.value)
     failed = [Outcome.FAILED.value, Outcome.HUNG.value, Outcome.LOST.value]
     counted = campaign.runs.group_by(pl.Series("gpu", number)).agg(
@@ -155,8 +170,8 @@ def _errors(campaign: Probed) -> Iterator[pl.DataFrame]:
         (pl.col("kind") == EventKind.XID.value).sum().alias("xids"),
         (pl.col("kind") == EventKind.LOST.value).sum().alias("losses"),
     )
-    sittings = np.bincount(number[np.unique(sitting, return_index=True)[1]], minlength=campaign.gpus.height)
-    gpus = campaign.gpus.select("model", "gpu", pl.Series("sittings", sittings))
+    sittings = pl.Series("sittings", np.bincount(first, minlength=campaign.gpus.height))
+    gpus = campaign.gpus.select("model", "gpu", sittings)
     counted = gpus[counted["gpu"]].hstack(counted.drop("gpu")).join(happened, on="gpu", how="left")
     unseen = pl.when("watched").then(0)
     for name in COUNTS:
@@ -175,7 +190,7 @@ def _counted(rows: pl.DataFrame, figure: str, unit: str) -> pl.DataFrame:
     )
 
 
-def with_passive(rows: pl.DataFrame, passive: pl.DataFrame, serials: pl.DataFrame) -> pl.DataFrame:
+def with_passive(rows: pl.DataFrame, passive: pl.DataFrame, serials: Mapping[str, str]) -> pl.DataFrame:
     """With the passive fingerprints (`analysis.passive`) as figure `passive_power`: power of ordinary jobs at full load
     and clock, % above the median GPU's; who draws less is expected to be faster in compute."""
     scored = passive.filter(pl.col("score").is_not_null())
@@ -185,8 +200,8 @@ def with_passive(rows: pl.DataFrame, passive: pl.DataFrame, serials: pl.DataFram
     passive_rows = scored.select(
         "cluster", "gpu", "workload", value="score", low="low", high="high", rank="rank", n="runs",
         peers=pl.len().over("workload"), figure=pl.lit("passive_power"), unit=pl.lit("%"), **{"class": pl.lit("power")},
-    ).join(model, on="gpu", how="left").join(serials, on="gpu", how="left")  # fmt: skip
-    return _complete(pl.concat([rows, _complete(passive_rows)], how="vertical_relaxed"))
+    )  # fmt: skip
+    return _complete([rows, passive_rows.join(model, on="gpu", how="left")], serials)
 
 
 # -- which GPUs are alike -------------------------------------------------------------------------------------------
@@ -325,10 +340,8 @@ def computed(
     `campaign`: from `probed(..., every=True)`.
     """
     query = f"select gpu, name, serial from gpus_now where cluster = {quoted(campaign.cluster)}"
-    schema = {"gpu": pl.String, "name": pl.String, "serial": pl.String}
-    identities = pl.DataFrame(store.sql(query).to_pylist(), schema=schema)
-    names: Mapping[str, str] = dict(identities.select("gpu", "name").iter_rows())
-    serials = identities.select("gpu", "serial")
+    identities = store.sql(query).to_pylist()
+    names, serials = ({row["gpu"]: row[column] for row in identities} for column in ("name", "serial"))
     scores = passive(store, cluster=campaign.cluster, engine=engine, progress=progress)
     rows = with_passive(fingerprint(Model(campaign), serials), scores.rows, serials)
     return rows, names, scores.coverage

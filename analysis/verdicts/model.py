@@ -193,6 +193,8 @@ class Model:
 
     def of_channel(self, channel: Channel) -> tuple[Figure, ...]:
         """A channel of each workload and model, whether GPUs can be named for it or not."""
+        if channel.kind is None:
+            return tuple(self._levelled(channel))
         if channel not in self._by_channel:  # verdicts and fingerprints both ask
             self._by_channel[channel] = tuple(self._levelled(channel))
         return self._by_channel[channel]
@@ -364,10 +366,11 @@ def table(figures: Iterable[Figure], gpus: Sequence[str]) -> pl.DataFrame:
     ratio_high (all null where unknown; of a difference, `ratio` is null), rank with rank_low and rank_high (of a rank
     in another sitting, among the peers), peers, n, sittings, moved (variance of its own sittings), and within_pct with
     within_freedom (standard deviation of its runs within sittings and its degrees of freedom)."""
-    return pl.concat([pl.DataFrame(schema=_SCHEMA), *(_rows(figure, gpus) for figure in figures)])
+    names = pl.Series(gpus, dtype=pl.String)
+    return pl.concat([pl.DataFrame(schema=_SCHEMA), *(_rows(figure, names) for figure in figures)])
 
 
-def _rows(figure: Figure, gpus: Sequence[str]) -> pl.DataFrame:
+def _rows(figure: Figure, gpus: pl.Series) -> pl.DataFrame:
     channel, levels = figure.channel, figure.levels
     ratio = channel is None or channel.log
     on = np.flatnonzero(levels.known)
@@ -377,7 +380,7 @@ def _rows(figure: Figure, gpus: Sequence[str]) -> pl.DataFrame:
     columns: dict[str, object] = {
         "workload": figure.workload,
         "model": figure.model,
-        "gpu": [gpus[gpu] for gpu in on.tolist()],
+        "gpu": gpus.gather(on),
         "figure": figure.name.replace(" ", "_"),
         "unit": "ms" if channel is None else channel.unit,
         "peers": figure.peers[on],
