@@ -15,23 +15,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from whorl.analysis.placement import Scores, advise, scores, sets, together
 from whorl.analysis.placement.evidence import HARD
 from whorl.analysis.placement.posterior import Mask
-from whorl.benchmarks.harness import BenchOptions, run, say, scratch, share
+from whorl.benchmarks.fleets import PER_NODE, Floats, Random, began_s, gpu_number, gpu_rows, node_name, stored
+from whorl.benchmarks.harness import BenchOptions, run, say, scratch, share_of
 from whorl.store import Store
 from whorl.store.names import plain_workload
 
-Floats = npt.NDArray[np.float64]
-Random = np.random.Generator
-PER_NODE, JOB = 4, 8
+JOB = 8
 
 # -- gains -----------------------------------------------------------------------------------------------------------
 
@@ -101,42 +98,6 @@ def drawn(kind: Kind, gpus: int, seed: int) -> tuple[Floats, Floats, Floats]:
     return true_scores / usual, 100.0 * true_scores[:, None] * np.exp(strayed), level / np.median(level)
 
 
-def stored(
-    root: Path, fleets: dict[str, Floats], per_day: int = 0, node_columns: dict[str, list[str | None]] | None = None
-) -> Store:
-    """A store whose workloads are these fleets' times (gpus, runs), so many runs a day; 0: all on one, an hour apart.
-
-    `node_columns`: columns of `gpus` by node, such as its model.
-    """
-    store = Store.create(root / "S")
-    workloads, values = list(fleets), np.array(list(fleets.values()))
-    gpus, nodes = values.shape[1], np.arange(values.shape[1]) // PER_NODE
-    names = [f"g{gpu:06d}" for gpu in range(gpus)]
-    about = {"cluster": ["c"] * gpus, "gpu": names, "node": [f"n{node:05d}" for node in nodes]}
-    about |= {"slot": pa.array(np.arange(gpus) % PER_NODE, pa.int32())}
-    about |= {
-        name: pa.array([texts[node] for node in nodes], pa.string()) for name, texts in (node_columns or {}).items()
-    }
-    fleet, gpu, turn = (index.ravel() for index in np.indices(values.shape))
-    count = len(fleet)
-    since_s = 86_400 * (turn // per_day) + 600 * (turn % per_day) if per_day else 3600 * turn
-    keys = {
-        "run_id": [str(number) for number in range(count)], "workload": [workloads[number] for number in fleet],
-        "gpu": [names[number] for number in gpu], "cluster": ["c"] * count,
-    }  # fmt: skip
-    began = pa.array((1_800_000_000 + since_s) * 10**9, pa.timestamp("ns"))
-    result = {"figure": ["time"] * count, "unit": ["ms"] * count, "repeat": pa.array(np.zeros(count), pa.int32())}
-    store.append(
-        {
-            "gpus": pa.table(about),
-            "runs": pa.table({**keys, "began": began, "status": ["ok"] * count}),
-            "results": pa.table({**keys, **result, "value": values.ravel()}),
-        },
-        "fleets",
-    )
-    return store
-
-
 def calibration(kind: Kind, fleets: int, gpus: int) -> dict[str, Any]:
     """What came true over many fleets of a kind."""
     gpus = kind.gpus or gpus
@@ -144,8 +105,10 @@ def calibration(kind: Kind, fleets: int, gpus: int) -> dict[str, Any]:
     for seed in range(fleets):
         name = f"w{seed:04d}"
         true_scores[name], times[name], again[name] = drawn(kind, gpus, seed)
+    sittings = kind.runs // kind.per_day if kind.per_day else 1
+    began = began_s(sittings, kind.runs // sittings, apart_s=600.0 if kind.per_day else 3600.0)
     with scratch() as folder:
-        scored = scores(stored(folder, times, kind.per_day))
+        scored = scores(stored(Store.create(folder / "S"), times, began))
     rows = [
         judged(kind, scored, name, true_scores=true_scores[name], times=times[name], again=again[name])
         for name in times
@@ -170,7 +133,7 @@ def judged(
     what is true; and the same by plain medians."""
     scored = fleet_scores.of[name]
     advice = advise(fleet_scores, name, gpus=JOB, max_share=1.0)
-    node = np.array([f"n{gpu // PER_NODE:05d}" for gpu in range(len(true_scores))])
+    node = np.array([node_name(gpu // PER_NODE) for gpu in range(len(true_scores))])
     hard = {row.node for row in advice.nodes if row.tier == "hard"}
     truly = set(node[true_scores > HARD])
     row: dict[str, float] = {"repeatable": scored.repeatable, "hard_false": len(hard - truly)}
@@ -185,7 +148,7 @@ def judged(
         low, high = scored.posterior.lower[scored.unit], scored.posterior.upper[scored.unit]
         row["scores_within"] = float(np.mean((low <= true_scores) & (true_scores <= high)))
         if gain is not None and advice.packed is not None:
-            row["true"] = came_true(true_scores, np.array([int(gpu[1:]) for gpu in advice.packed.gpus]), off)
+            row["true"] = came_true(true_scores, np.array(list(map(gpu_number, advice.packed.gpus))), off)
             row["within_interval"] = gain.lower - 1e-9 <= row["true"] <= gain.upper + 1e-9
     plain = np.median(times, axis=1) / np.median(np.median(times, axis=1))
     by_plain = sets.best_packed(plain, ground(len(plain)), JOB)
@@ -240,21 +203,28 @@ def noise(rng: Random, gpus: int) -> Floats:
 
 @dataclass(frozen=True)
 class FleetPopulation:
-    """How GPUs and runs of a fleet differ; by node, its model, its VBIOS (None: not recorded), and its kind's time."""
+    """How GPUs and runs of a fleet differ; and by node its model, its VBIOS (None: not recorded), its kind's time."""
 
     says: str
-    nodes: int = 16
     own: Callable[[Random, int], Floats] = usual
     runs: Callable[[Random, int], Floats] = noise
-    model: Callable[[int], str] = lambda _: "A100"
-    vbios: Callable[[int], str | None] = lambda _: None
-    time: Callable[[int], float] = lambda _: 1.0
+    times: tuple[float, ...] = (1.0,) * 16
+    models: tuple[str, ...] = ("A100",) * 16
+    vbios: tuple[str | None, ...] = (None,) * 16
 
 
 def by_node(rng: Random, gpus: int, sd: float) -> Floats:
     return np.repeat(rng.normal(0.0, sd, gpus // PER_NODE), PER_NODE)
 
 
+def few_models(v100: int, a100: int, says: str) -> FleetPopulation:
+    """So many nodes of either; A100s take 0.6 of the time."""
+    nodes = v100 + a100
+    models = ("V100",) * v100 + ("A100",) * a100
+    return FleetPopulation(says, times=(2.5,) * v100 + (1.5,) * a100, models=models, vbios=(None,) * nodes)
+
+
+EVERY_THIRD = tuple(1.15 if node % 3 == 1 else 1.0 for node in range(16))
 POPULATIONS = {
     "normal": FleetPopulation("GPUs differ by 1 %, runs by 0.5 %, both normal"),
     "heavy_tails": FleetPopulation(
@@ -271,27 +241,16 @@ POPULATIONS = {
     ),
     "fast_boards": FleetPopulation(
         "boards of 3 of 16 nodes have another VBIOS and are 3 % faster",
-        vbios=lambda node: "B" if node % 16 < 3 else "A", time=lambda node: 0.97 if node % 16 < 3 else 1.0,
+        times=(0.97,) * 3 + (1.0,) * 13, vbios=("B",) * 3 + ("A",) * 13,
     ),
     "slow_boards": FleetPopulation(
         "boards of every third node have another VBIOS and are 15 % slower",
-        vbios=lambda node: "B" if node % 3 == 1 else "A", time=lambda node: 1.15 if node % 3 == 1 else 1.0,
+        times=EVERY_THIRD, vbios=tuple("B" if time > 1 else "A" for time in EVERY_THIRD),
     ),
-    "slow_boards_unrecorded": FleetPopulation(
-        "the same, and the VBIOS is not recorded", time=lambda node: 1.15 if node % 3 == 1 else 1.0
-    ),
-    "two_models": FleetPopulation(
-        "8 nodes of V100, 8 of A100, which take 0.6 of the time",
-        model=lambda node: "V100" if node < 8 else "A100", time=lambda node: 2.5 if node < 8 else 1.5,
-    ),
-    "seven_nodes": FleetPopulation(
-        "3 nodes of V100 and 4 of A100", nodes=7,
-        model=lambda node: "V100" if node < 3 else "A100", time=lambda node: 2.5 if node < 3 else 1.5,
-    ),
-    "single_node": FleetPopulation(
-        "1 node of V100 and 7 of A100", nodes=8,
-        model=lambda node: "V100" if node < 1 else "A100", time=lambda node: 2.5 if node < 1 else 1.5,
-    ),
+    "slow_boards_unrecorded": FleetPopulation("the same, and the VBIOS is not recorded", times=EVERY_THIRD),
+    "two_models": few_models(8, 8, "8 nodes of V100, 8 of A100, which take 0.6 of the time"),
+    "seven_nodes": few_models(3, 4, "3 nodes of V100 and 4 of A100"),
+    "single_node": few_models(1, 7, "1 node of V100 and 7 of A100"),
 }  # fmt: skip
 
 
@@ -300,15 +259,15 @@ def judged_nodes(population: FleetPopulation, fleets: int) -> dict[str, Any]:
 
     Faults are planted on nodes of the commonest kind: with one node of a kind nobody can tell.
     """
-    nodes = np.arange(population.nodes)
-    kind = [(population.model(int(node)), population.time(int(node))) for node in nodes]
-    log_time = np.log([time for _, time in kind]).repeat(PER_NODE)
-    usual_nodes = [node for node in nodes if kind[node] == max(set(kind), key=kind.count)]
+    kind = list(zip(population.models, population.times, strict=True))
+    gpus = PER_NODE * len(kind)
+    log_time = np.log(population.times).repeat(PER_NODE)
+    usual_nodes = [node for node in range(len(kind)) if kind[node] == max(set(kind), key=kind.count)]
     times, relative = {}, {}
     planted: dict[str, set[int]] = {}
     for number in range(2 * fleets):
         rng = np.random.default_rng([number, 14])
-        own_times = population.own(rng, PER_NODE * population.nodes)
+        own_times = population.own(rng, gpus)
         name = f"w{number:04d}"
         planted[name] = set()
         if number >= fleets:
@@ -317,27 +276,25 @@ def judged_nodes(population: FleetPopulation, fleets: int) -> dict[str, Any]:
             own_times[PER_NODE * second + 1] += math.log(GPU_SLOW)
             planted[name] = {int(bad), int(second)}
         relative[name] = beside(own_times, kind)
-        times[name] = np.exp(own_times[:, None] + log_time[:, None] + population.runs(rng, len(own_times)))
+        times[name] = np.exp(own_times[:, None] + log_time[:, None] + population.runs(rng, gpus))
+    about = {name: np.repeat(getattr(population, name), PER_NODE).tolist() for name in ("models", "vbios")}
+    rows = gpu_rows(gpus, model=about["models"], vbios=about["vbios"])
     with scratch() as folder:
-        columns = {name: [getattr(population, name)(int(node)) for node in nodes] for name in ("model", "vbios")}
-        scored = scores(stored(folder, times, per_day=1, node_columns=columns))
-    rows = []
+        scored = scores(stored(Store.create(folder / "S"), times, began_s(RUNS, 1), gpus=rows))
+    false_nodes: dict[tuple[str, bool], list[bool]] = {}
+    found: dict[str, list[bool]] = {"whorl": [], "plain": []}
     for number, name in enumerate(times):
         ill = {int(gpu) // PER_NODE for gpu in np.flatnonzero(relative[name] > HARD)}
         medians = np.median(times[name], axis=1)
         plain = {int(gpu) // PER_NODE for gpu in np.flatnonzero(medians > HARD * np.median(medians))}
         for rule, names in (("whorl", advised(scored, name)), ("plain", plain)):
-            false, hits = bool(names - ill - planted[name]), [node in names for node in planted[name]]
-            rows.append((rule, number >= fleets, false, hits))
-
-    def rate(hits: list[bool]) -> dict[str, Any]:
-        return share(sum(hits), len(hits))
-
-    return {"says": population.says, "nodes": population.nodes} | {
+            false_nodes.setdefault((rule, number >= fleets), []).append(bool(names - ill - planted[name]))
+            found[rule] += [node in names for node in planted[name]]
+    return {"says": population.says, "nodes": len(kind)} | {
         rule: {
-            "healthy_fleets_with_a_false_node": rate([row[2] for row in rows if row[0] == rule and not row[1]]),
-            "faulty_fleets_with_a_false_node": rate([row[2] for row in rows if row[0] == rule and row[1]]),
-            "planted_nodes_found": rate([hit for row in rows if row[0] == rule for hit in row[3]]),
+            "healthy_fleets_with_a_false_node": share_of(false_nodes[rule, False]),
+            "faulty_fleets_with_a_false_node": share_of(false_nodes[rule, True]),
+            "planted_nodes_found": share_of(found[rule]),
         }
         for rule in ("whorl", "plain")
     }

@@ -1,8 +1,9 @@
 """Boards whose true power is known by the millisecond, and what the power sensors of NVIDIA boards read of it.
 
-The loads are of the kinds that GPUs have. They know nothing of whorl's meter and take nothing from it, so that they can
-judge it. Periods, windows, gains and offsets of sensors: Yang, Adamek, Armour, SC24, doi 10.1109/SC41406.2024.00028,
-and the repository of its authors, JimZeyuYang/GPU_Power_Benchmark: 19 boards against an external power meter.
+The loads are of the kinds that GPUs have. They know nothing of whorl's meter and take nothing from it but the table of
+boards that others measured, so that they can judge it. Periods, windows, gains and offsets of sensors: Yang, Adamek,
+Armour, SC24, doi 10.1109/SC41406.2024.00028, and the repository of its authors, JimZeyuYang/GPU_Power_Benchmark: 19
+boards against an external power meter.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import scipy
+
+from whorl.store.power_sensors import MEASURED_BOARDS
 
 Floats = npt.NDArray[np.float64]
 Random = np.random.Generator
@@ -207,16 +210,6 @@ def truth(rng: Random, board: Board, load: str, length: int, sensor_ms: float, *
 
 # -- sensors ---------------------------------------------------------------------------------------------------------
 
-# By board: how much too much the sensor reads, in %, and in W.
-GAINS = (
-    -5.493, -0.6464, -1.772, 1.4763, 1.7246, 4.4503, 0.3940, -3.3428, -1.3034, -2.5911, -0.1220, 6.3630, 1.0577,
-    -9.4997, -4.5826, -0.7221, -2.8742, -3.6307, 2.4105,
-)  # fmt: skip
-OFFSETS = (
-    3.4686, -1.6615, 3.9206, -5.0714, -8.5276, -12.354, -4.8016, -5.7953, 11.8485, 2.5377, -0.3343, -5.1553, 1.2307,
-    8.764, -1.2103, 0.8832, 1.4497, -6.2932, 0.8057,
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Sensor:
@@ -254,14 +247,14 @@ class Error:
 
 
 def published_error(rng: Random) -> Error:
-    """The error of one of the 19 boards."""
-    board = int(rng.integers(len(GAINS)))
-    return Error(GAINS[board] / 100.0, OFFSETS[board])
+    """The error of one of the 19 boards that were measured."""
+    _, gain_pct, offset_w = MEASURED_BOARDS[int(rng.integers(len(MEASURED_BOARDS)))]
+    return Error(gain_pct / 100.0, offset_w)
 
 
 def heavier_error(rng: Random) -> Error:
     """An error of a population with the mean and the covariance of the 19 boards, and heavier tails (Student, 4)."""
-    boards = np.array([GAINS, OFFSETS])
+    boards = np.array([board[1:] for board in MEASURED_BOARDS]).T
     normal = rng.multivariate_normal(np.zeros(2), np.cov(boards))
     gain, offset = boards.mean(axis=1) + normal * np.sqrt(4.0 / rng.chisquare(4.0) / 2.0)
     return Error(float(gain) / 100.0, float(offset))

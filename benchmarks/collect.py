@@ -1,10 +1,10 @@
 """What `whorl collect` costs the node that it watches: CPU a sweep, ticks kept beside load, and memory over a day.
 
-    python -m benchmarks.collect [--only SECTION] [--quick | --long] [--peers PYTHON]
+    python -m benchmarks.collect [--only SECTION] [--quick | --long]
 
 sweeps   CPU microseconds of a sweep of 8 GPUs ten times a second, and memory: `whorl collect` with all that it journals
-         and makes durable, beside the plain loops of `peers.py`, nvitop and gpustat (--peers). Each is a process over
-         the simulated NVML library of the tests, which answers in about a microsecond: the reader's own work.
+         and makes durable, beside the plain loops of `peers.py`. Each is a process over the
+         simulated NVML library of the tests, which answers in about a microsecond: the reader's own work.
 beside   ticks kept and CPU a sweep while 12 processes compute, of whorl and of the plain durable loop at the same time
 memory   a day of readings (--long; else some hours) that pass as fast as the machine can, through the sampler, the
          journal and its sealing, and as many at 50 Hz: the most resident memory of each ten minutes and its slope,
@@ -33,18 +33,7 @@ from scipy import stats
 
 from whorl.benchmarks import peers
 from whorl.benchmarks.collected_day import GPUS, RATE_HZ
-from whorl.benchmarks.harness import (
-    ROOT,
-    BenchOptions,
-    cpu_s,
-    file_system,
-    in_turns,
-    peak_mb,
-    run,
-    say,
-    scratch,
-    spread,
-)
+from whorl.benchmarks.harness import ROOT, BenchOptions, cpu_s, in_turns, peak_mb, run, say, scratch, spread
 from whorl.store import Store
 
 SETTLE_S, BUSY = 8.0, 12
@@ -65,10 +54,9 @@ def simulated_library(folder: Path) -> Iterator[Any]:
     yield library
 
 
-def reader(name: str, options: BenchOptions) -> list[str]:
+def reader(name: str) -> list[str]:
     """The command of a way to read the GPUs."""
-    python = str(options.peers) if name in peers.OTHERS else sys.executable
-    return COLLECT if name == "whorl" else [python, peers.__file__, "read", name, str(RATE_HZ)]
+    return COLLECT if name == "whorl" else [sys.executable, peers.__file__, "read", name, str(RATE_HZ)]
 
 
 def stored_sweeps(folder: Path, since_s: float, until_s: float) -> dict[str, float]:
@@ -105,14 +93,13 @@ def window(command: list[str], environment: dict[str, str], seconds: float) -> d
 
 def sweeps(options: BenchOptions) -> dict[str, Any]:
     """Every reader in turns."""
-    names = ["whorl", *(name for name in peers.READERS if options.peers or name not in peers.OTHERS)]
+    names = ["whorl", *peers.READERS]
     with scratch() as folder, simulated_library(folder) as library:
         contenders = {
-            name: partial(window, reader(name, options), library.environment(), options.pick(2, 20, 30))
-            for name in names
+            name: partial(window, reader(name), library.environment(), options.pick(2, 20, 30)) for name in names
         }
         table = in_turns(contenders, options.pick(1, 3, 5), against="plain_durable", figure="cpu_us_a_sweep")
-    return {"gpus": GPUS, "rate_hz": RATE_HZ, "file_system": file_system(Path(tempfile.gettempdir())), "readers": table}
+    return {"gpus": GPUS, "rate_hz": RATE_HZ, "readers": table}
 
 
 def beside(options: BenchOptions) -> dict[str, Any]:
@@ -127,7 +114,7 @@ def beside(options: BenchOptions) -> dict[str, Any]:
                 for name, place in places.items():
                     place.mkdir()
                     running[name] = subprocess.Popen(
-                        reader(name, options), cwd=place, env=library.environment(), text=True, stdout=subprocess.PIPE,
+                        reader(name), cwd=place, env=library.environment(), text=True, stdout=subprocess.PIPE,
                         stderr=subprocess.DEVNULL,
                     )  # fmt: skip
                 time.sleep(2 * SETTLE_S)

@@ -1,6 +1,6 @@
 """What the meter of GPU energy holds, what its books cost, and what a span costs.
 
-    python -m benchmarks.energy [--only SECTION] [--quick | --long] [--peers PYTHON]
+    python -m benchmarks.energy [--only SECTION] [--quick | --long]
 
 populations  boards of known power under twelve kinds of load, seven sensors with the gain and offset of real boards,
              polled every 8 ms to 60 s, with gaps and faults; windows of 1 s to an hour. How many intervals hold the
@@ -15,7 +15,7 @@ quote        the effect of a power cap on a training that never ran under one, o
              left out. Beside it the usual rule: a cap costs no time, and power is the cap or what it was.
 minutes      CPU of `energy --by user` over some days of 400 GPUs (a month with --long) from stored minutes, beside the
              same from the readings
-spans        CPU of the calling thread for a span, beside bare counter readings, zeus (with --peers), and nothing
+spans        CPU of the calling thread for a span, beside bare counter readings
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 
 from whorl.analysis.energy.options import CAPS, CapModel, cap_points
 from whorl.analysis.power_classes import Curve, curves
 from whorl.benchmarks import peers
 from whorl.benchmarks.energy_fleets import calibration, excess
-from whorl.benchmarks.harness import DATA, ROOT, BenchOptions, child, in_turns, run, scratch, share
-from whorl.benchmarks.metered import NOT_THERE, metered, populations
+from whorl.benchmarks.fleets import PER_NODE, gpu_rows
+from whorl.benchmarks.harness import ROOT, BenchOptions, child, in_turns, public_file, run, scratch, share
+from whorl.benchmarks.metered import metered, populations
+from whorl.benchmarks.readings import BEGAN_NS, USERS, FleetReadings, FleetShape
 from whorl.store import Store
 
 # -- quotes ----------------------------------------------------------------------------------------------------------
@@ -49,7 +50,7 @@ from whorl.store import Store
 
 def zeus_sweeps(model: str) -> list[Curve]:
     """The curves of a sweep: a family is data set and network, a setting adds batch size and optimizer."""
-    table = pl.read_csv(DATA / "power" / f"zeus_power_limits_{model}.csv.gz")
+    table = pl.read_csv(public_file(f"power/zeus_power_limits_{model}.csv.gz"))
     family = pl.concat_str("dataset", "network", separator="/")
     return curves(
         table.select(
@@ -75,8 +76,6 @@ def fitted(sweeps: list[Curve]) -> CapModel:
 
 def quote(_options: BenchOptions) -> dict[str, Any]:
     """Each training left out with all its settings, on each model of GPU."""
-    if not (DATA / "power").is_dir():
-        return NOT_THERE
     sweeps = {model: zeus_sweeps(model) for model in ("v100", "rtx6000")}
     every_curve = [curve for of_model in sweeps.values() for curve in of_model]
     answer: dict[str, Any] = {"published": vars(fitted(every_curve))}
@@ -105,52 +104,23 @@ def quote(_options: BenchOptions) -> dict[str, Any]:
 
 # -- minutes ---------------------------------------------------------------------------------------------------------
 
-BEGAN_NS, S, DAY_S = 1_748_736_000 * 10**9, 10**9, 86_400  # 2025-06-01
-USERS, PAUSE_S, WORK_S = 20, 900.0, 7_200.0
+DAY_S, STEP_S, BLOCK = 86_400, 20, 25
+"""A reading each 20 s; so many nodes are made at a time."""
 
 
-def make_month(root: Path, gpus: int, days: int, step_s: int) -> int:
-    """A compacted store of readings and jobs of two hours, one after another, with pauses; returns how many jobs."""
-    store, random = Store.create(root), np.random.default_rng(43)
-    names = [f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in range(gpus)]
-    turns = int(days * DAY_S / (WORK_S / 2 + PAUSE_S / 2))
-    pauses, works = random.uniform(60, PAUSE_S, (gpus, turns)), 60 + random.exponential(WORK_S, (gpus, turns))
-    stops = np.cumsum(pauses + works, axis=1)
-    begins, level = stops - works, random.uniform(120, 300, (gpus, turns))
-    gpu_of, turn = np.nonzero(stops < days * DAY_S)
-    stamps = {
-        name: pa.array(BEGAN_NS // 1000 + (1e6 * times[gpu_of, turn]).astype(np.int64), pa.timestamp("us"))
-        for name, times in (("began", begins), ("ended", stops))
-    }
-    ids = [f"{gpu}-{number}" for gpu, number in zip(gpu_of.tolist(), turn.tolist(), strict=True)]
-    jobs = {
-        "cluster": ["c"] * len(ids), "allocation": ids, "job_id": ids, "gpu": np.array(names)[gpu_of],
-        "node": [f"n{gpu // 4}" for gpu in gpu_of.tolist()], "share": np.ones(len(ids)), "recorded": stamps["ended"],
-        "user": [f"u{number}" for number in random.integers(0, USERS, len(ids)).tolist()], **stamps,
-    }  # fmt: skip
-    boards = {"cluster": ["c"] * gpus, "gpu": names, "power_limit_mw": [350_000] * gpus}
-    boards["node"] = [f"n{number // 4}" for number in range(gpus)]
-    store.append({"jobs": pa.table(jobs), "gpus": pa.table(boards)}, "facts")
-    for day in range(days):
-        seconds = np.arange(day * DAY_S, (day + 1) * DAY_S, step_s)
-        watts = np.full((gpus, len(seconds)), 50.0)
-        for gpu in range(gpus):
-            at = np.searchsorted(begins[gpu], seconds, "right") - 1
-            busy = (at >= 0) & (seconds < stops[gpu][np.maximum(at, 0)])
-            watts[gpu, busy] = level[gpu][at[busy]]
-        worked = watts > 80
-        watts += random.normal(0, 1, watts.shape) * np.where(worked, 8.0, 0.5)
-        codes = np.repeat(np.arange(gpus, dtype=np.int32), len(seconds))
-        readings = {
-            "ts": pa.array(np.tile(BEGAN_NS + seconds * S, gpus), pa.timestamp("ns")),
-            "cluster": pa.DictionaryArray.from_arrays(np.zeros(len(codes), np.int32), ["c"]).cast(pa.string()),
-            "gpu": pa.DictionaryArray.from_arrays(codes, names).cast(pa.string()),
-            "power_mw": np.rint(1000 * watts).astype(np.int64).ravel(),
-            "utilization": np.where(worked, 100, 0).ravel(),
-        }
-        store.append({"telemetry": pa.table(readings)}, f"day-{day}")
+def make_month(root: Path, gpus: int, days: int) -> int:
+    """A compacted store of readings and jobs of two hours, one after another; returns how many rows of jobs."""
+    store, jobs, nodes = Store.create(root), 0, gpus // PER_NODE
+    store.append({"gpus": gpu_rows(gpus)}, "gpus")
+    for day, first in product(range(days), range(0, nodes, BLOCK)):
+        block = range(first, min(first + BLOCK, nodes))
+        began_ns = BEGAN_NS + day * DAY_S * 10**9
+        readings = FleetReadings(FleetShape(block, DAY_S, work_s=7200.0, step_s=STEP_S, began_ns=began_ns))
+        tables = {"telemetry": readings.table(("power_mw", "utilization")), "jobs": readings.jobs()}
+        jobs += tables["jobs"].num_rows
+        store.append(tables, f"{day}-{first}")
     store.compact(offline=True)
-    return len(ids)
+    return jobs
 
 
 def by_user(root: str) -> Callable[[], dict[str, list[float]]]:
@@ -176,9 +146,9 @@ def write(root: str) -> Callable[[], int]:
 
 def minutes(options: BenchOptions) -> dict[str, Any]:
     """From the readings, then writing, then from the minutes; and by how much the joules differ at most."""
-    gpus, days, step_s = options.pick(20, 400, 400), options.pick(1, 5, 30), 20
+    gpus, days = options.pick(20, 400, 400), options.pick(1, 5, 30)
     with scratch() as folder:
-        jobs = make_month(folder / "store", gpus, days, step_s)
+        jobs = make_month(folder / "store", gpus, days)
         first = child("energy", "by_user", folder / "store")
         written = child("energy", "write", folder / "store")
         table = in_turns(
@@ -187,7 +157,7 @@ def minutes(options: BenchOptions) -> dict[str, Any]:
     from_readings, from_minutes = first.pop("answer"), table["minutes"].pop("answer")
     pairs = np.array([[from_readings[name], from_minutes[name]] for name in from_readings])
     differ = dict(zip(("energy_j", "low_j", "high_j"), np.abs(pairs[:, 1] / pairs[:, 0] - 1).max(axis=0), strict=True))
-    return {"gpus": gpus, "days": days, "rows": gpus * days * DAY_S // step_s, "jobs": jobs, "users": USERS,
+    return {"gpus": gpus, "days": days, "rows": gpus * days * DAY_S // STEP_S, "jobs": jobs, "users": USERS,
             "readings": first, "write": written, **table, "differ": differ}  # fmt: skip
 
 
@@ -198,13 +168,11 @@ def spans(options: BenchOptions) -> dict[str, Any]:
     """Empty spans one after another, over a driver whose calls cost next to nothing: the software's own cost."""
     simulated = runpy.run_path(str(ROOT / "tests" / "nvml_library.py"))
     count, tables = options.pick(500, 10_000, 20_000), {}
-    ways = [variant for variant in peers.SPANS if variant not in peers.OTHERS or options.peers]
     with scratch() as folder:
         library = simulated["NvmlLibrary"](simulated["compile_library"](folder), folder)
 
         def way_of(variant: str) -> Callable[[], dict[str, Any]]:
-            python = str(options.peers) if variant in peers.OTHERS else sys.executable
-            command = [python, peers.__file__, "spans", variant, str(count)]
+            command = [sys.executable, peers.__file__, "spans", variant, str(count)]
             environment = os.environ | library.environment()
 
             def take() -> dict[str, Any]:
@@ -216,7 +184,7 @@ def spans(options: BenchOptions) -> dict[str, Any]:
 
         for gpus in (1, 8):
             library.write(f"gpus {gpus}", "model H100", "load 10 1")
-            contenders = {variant: way_of(variant) for variant in ways}
+            contenders = {variant: way_of(variant) for variant in peers.SPANS}
             tables[f"{gpus} GPUs"] = in_turns(contenders, options.pick(1, 5, 7), against="plain", figure="caller_us")
     return {"spans": count, "ways": tables}
 

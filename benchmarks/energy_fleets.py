@@ -21,16 +21,17 @@ from whorl.analysis.energy.calibration import NodeWindows, calibrated_boards, wi
 from whorl.analysis.energy.excess import BUSY, add_excess
 from whorl.analysis.energy.excess import excess as excess_of
 from whorl.analysis.energy.levels import levels
-from whorl.analysis.runs.probing import COMPUTE, MEMORY
+from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts.fingerprint import fingerprint
 from whorl.analysis.verdicts.model import Model
-from whorl.benchmarks.fleets import campaign_of
+from whorl.benchmarks.fleets import COMPUTE, MEMORY, began_s, gpu_name, stored
 from whorl.benchmarks.harness import BenchOptions, say, scratch, share
 from whorl.store import Store
 from whorl.store.instants import times_of_ns
 from whorl.store.power_sensors import MEASURED_BOARDS, NORMAL_95
 from whorl.store.schema import arrow_rows
 from whorl.store.vocabulary import PowerMeter, PowerOf
+from whorl.tests.stores import new_store
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -335,7 +336,7 @@ def excess_fleet(random: np.random.Generator, gpus: int, population: str, plante
         time[:, 0] += np.log(watts[:, 0] / held).clip(min=-0.2) / 2.4
         watts[:, 0] = held
     read = (1 + gain)[:, None] * watts + offset[:, None]
-    fingerprints = fingerprint(Model(_campaign(random, time, read, 1 if population == "one sitting" else 3)))
+    fingerprints = _fingerprints(random, time, read, 1 if population == "one sitting" else 3)
     return _with_jobs(random, fingerprints, time, watts, gain, offset, slow, hungry)
 
 
@@ -360,26 +361,19 @@ def _boards(random: np.random.Generator, gpus: int, population: str) -> tuple[Fl
     return time, power, gain, offset
 
 
-def _campaign(random: np.random.Generator, time: Floats, read: Floats, sittings: int) -> Any:
+def _fingerprints(random: np.random.Generator, time: Floats, read: Floats, sittings: int) -> pl.DataFrame:
+    """What whorl stores of the GPUs: times and powers as read, three runs of each workload in each sitting."""
     gpus, runs = len(time), 3
-    runs_of_gpu = sittings * runs
-    gpu = np.repeat(np.arange(gpus), runs_of_gpu)
-    day = np.tile(np.repeat(np.arange(sittings), runs), gpus)
-    at = 1_790_000_000_000_000 + day * 15 * 86_400_000_000 + np.tile(np.arange(runs), gpus * sittings) * 60_000_000
-    frames = []
-    for place, (name, (_, stresses)) in enumerate(WORK.items()):
-        moved = (_DAY * random.standard_normal((gpus, sittings)))[gpu, day] + _RUN * random.standard_normal(len(gpu))
-        watts = read[gpu, place] * np.exp(0.002 * random.standard_normal(len(gpu)))
-        frames.append(
-            pl.DataFrame(
-                {
-                    "run_id": np.arange(len(gpu)) + place * len(gpu), "gpu_at": gpu, "workload": [name] * len(gpu),
-                    "began": at + place * 10_000_000, "value": np.exp(3.0 + time[gpu, place] + moved),
-                    "sm_clock_mhz": 1400.0, "power_w": watts, "temperature_c": 60.0, "stresses": [stresses] * len(gpu),
-                }
-            )
-        )  # fmt: skip
-    return campaign_of(pl.concat(frames), np.arange(gpus) // 4, gpus)
+    times, columns = {}, {}
+    for place, (name, (_, conditions)) in enumerate(WORK.items()):
+        of_day = (_DAY * random.standard_normal((gpus, sittings))).repeat(runs, axis=1)
+        moved = of_day + _RUN * random.standard_normal((gpus, sittings * runs))
+        watts = read[:, [place]] * np.exp(0.002 * random.standard_normal(moved.shape))
+        times[name] = np.exp(3.0 + time[:, [place]] + moved)
+        columns[name] = {"sm_clock_mhz": 1400.0, "power_w": watts, "temperature_c": 60.0, "conditions": conditions}
+    with scratch() as folder:
+        store = stored(new_store(folder / "S"), times, began_s(sittings, runs, days_apart=15.0), columns=columns)
+        return fingerprint(Model(probed(store, every=True)))
 
 
 def _with_jobs(
@@ -403,7 +397,7 @@ def _with_jobs(
     true_j = work_j + (1 - busy) * _DAY_S * IDLE_W
     read_j = (1 + gain)[:, None] * true_j + offset[:, None] * _DAY_S
     rows = gpus * _JOBS
-    names = np.repeat([f"GPU-{pieces:05d}" for pieces in range(gpus)], _JOBS)
+    names = np.repeat([gpu_name(gpu) for gpu in range(gpus)], _JOBS)
     began = 1_791_000_000_000_000_000 + np.tile(np.arange(_JOBS) * int(_DAY_S * 1e9), gpus)
     since = times_of_ns(pl.Series(began))
     idle_j = np.repeat((1 + gain) * IDLE_W + offset, _JOBS) * _DAY_S

@@ -7,7 +7,8 @@ promised. Every program has the same command line:
 
 It prints the figures of the sections that ran as one JSON object, and writes them to benchmarks/results/NAME.json,
 section by section: there a section that did not run keeps its figures, with the date and the machine on which they were
-taken. With --quick nothing is written unless --out says where. Figures of time are CPU seconds of all threads, because
+taken. A section whose public files are not beside the clone says so. With --quick nothing is written unless --out says
+where. Figures of time are CPU seconds of all threads, because
 other programs may keep a machine busy. Nothing is asserted.
 """
 
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,18 @@ THREADS = dict.fromkeys(("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_
 """What leaves a process two threads."""
 SIZES = ("quick", "usual", "long")
 WIDTH = 118
+
+
+class NotThereError(Exception):
+    """A public file does not lie beside the clone."""
+
+
+def public_file(path: str) -> Path:
+    """A file or folder of DATA. Raises NotThereError, with which a section ends."""
+    if not (DATA / path).exists():
+        raise NotThereError(path)
+    return DATA / path
+
 
 # -- facts of the machine and of processes -----------------------------------------------------------------------
 
@@ -79,16 +92,6 @@ def peak_mb(process: int | str = "self") -> int | None:
 def cpu_s(process: int) -> float:
     """CPU time of a process so far, ended threads included: its own clock, by the kernel's numbering of clocks."""
     return time.clock_gettime((~process << 3) | 2)
-
-
-def file_system(path: Path) -> str:
-    """The type of the file system that holds a path."""
-    mounts = Path("/proc/self/mounts")
-    if not mounts.exists():
-        return "unknown"
-    mounted = [(line.split()[1], line.split()[2]) for line in mounts.read_text().splitlines()]
-    holding = [(len(place), kind) for place, kind in mounted if path.resolve().is_relative_to(place)]
-    return max(holding)[1] if holding else "unknown"
 
 
 def child(program: str, work: str, *arguments: object, **environment: str) -> dict[str, Any]:
@@ -134,6 +137,12 @@ def share(hits: int, n: int) -> dict[str, Any]:
     if not n:
         return {"n": 0, "share": None, "interval": None}
     return {"n": n, "hits": hits, "share": round(hits / n, 4), "interval": [round(end, 4) for end in ends(hits, n)]}
+
+
+def share_of(hits: Iterable[bool]) -> dict[str, Any]:
+    """The share of what is true, as `share` gives it."""
+    flags = [bool(hit) for hit in hits]
+    return share(sum(flags), len(flags))
 
 
 def spread(values: Sequence[float], digits: int = 3) -> dict[str, float]:
@@ -183,8 +192,6 @@ class BenchOptions:
 
     size: str
     """One of SIZES."""
-    peers: Path | None
-    """A Python that has the packages of other tools (nvitop, zeus), which are no part of the project."""
 
     def pick(self, quick: int, usual: int, long: int) -> int:
         """A number by the size of the run."""
@@ -211,7 +218,6 @@ def run(
     sizes.add_argument("--long", action="store_true", help="the sizes at which bars are stated: hours")
     parser.add_argument("--only", action="append", choices=list(sections), help="this section (repeatable)")
     parser.add_argument("--out", type=Path, help=f"the file of the result (benchmarks/results/{program}.json)")
-    parser.add_argument("--peers", type=Path, help="a Python with nvitop and zeus in it")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.child:
@@ -219,14 +225,17 @@ def run(
         prepared = (children or {})[work](*json.loads(arguments))
         print(json.dumps(timed(prepared) if callable(prepared) else timed(lambda: prepared)))
         return
-    options = BenchOptions("quick" if chosen.quick else "long" if chosen.long else "usual", chosen.peers)
+    options = BenchOptions("quick" if chosen.quick else "long" if chosen.long else "usual")
     out = chosen.out or (None if chosen.quick else RESULTS / f"{program}.json")
     printed: dict[str, Any] = {"benchmark": program}
     document = json.loads(out.read_text()) if out and out.exists() else dict(printed)
     for name in chosen.only or sections:
         say(f"{program}: {name}")
         about_machine, used, before = machine(*packages), os.times(), time.monotonic()
-        figures = sections[name](options)
+        try:
+            figures = sections[name](options)
+        except NotThereError:
+            figures = {"did_not_run": "the public files are not beside the clone"}
         after = os.times()
         spent = {"cpu_s": round(sum(after[:4]) - sum(used[:4]), 1), "wall_s": round(time.monotonic() - before, 1)}
         printed[name] = document[name] = {**figures, "size": options.size, "spent": spent, "machine": about_machine}

@@ -29,18 +29,14 @@ from whorl.analysis.runs.sittings import Sittings, groups_median, sittings, step
 from whorl.analysis.verdicts.changes import ALARM, OwnPast, own_past, search
 from whorl.analysis.verdicts.compare import Compared, Fleet, compare
 from whorl.analysis.verdicts.levels import RELEVANT, Noise, estimate, levels
-from whorl.benchmarks.harness import DATA, BenchOptions, ends, run, say, scratch, share
+from whorl.benchmarks.fleets import PER_NODE, Floats, Ints, Random
+from whorl.benchmarks.harness import BenchOptions, ends, public_file, run, say, scratch, share, share_of
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Random = np.random.Generator
 Shape = Callable[[Random, tuple[int, ...]], Floats]
-LONGHORN = DATA / "longhorn"
-NOT_THERE = {"did_not_run": "the public files are not beside the clone"}
 LEAST_IN_BOTH = 8
-PER_NODE, RUNS = 4, 3
+RUNS = 3
 SIZES = (1, 2, 4, 8, 16)
 
 
@@ -90,7 +86,7 @@ def compared(runs: pl.DataFrame, gpus: pl.DataFrame) -> Compared | None:
 
 def sgemm() -> tuple[pl.DataFrame, pl.DataFrame]:
     """The dated runs of Longhorn's SGEMM without duplicates, and its GPUs."""
-    frame = pl.read_csv(LONGHORN / "sgemm.csv.gz", infer_schema_length=None).unique(maintain_order=True)
+    frame = pl.read_csv(public_file("longhorn/sgemm.csv.gz"), infer_schema_length=None).unique(maintain_order=True)
     node, cabinet = pl.col("node").cast(pl.Int64), pl.col("cabinet").cast(pl.String)
     has_place = (node >= 0) & (cabinet != "-1")
     frame = frame.filter(pl.col("ts") >= 0).select(
@@ -110,8 +106,6 @@ def cuts(at: Floats) -> Floats:
 
 def cuts_of_longhorn(_options: BenchOptions) -> dict[str, Any]:
     """The section `cuts`."""
-    if not LONGHORN.is_dir():
-        return NOT_THERE
     runs, gpus = sgemm()
     node = gpus["node"].fill_null("").to_numpy()
     alone = np.array([f"alone {number}" for number in range(len(node))])
@@ -226,13 +220,11 @@ def of_splits(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def gains(_options: BenchOptions) -> dict[str, Any]:
     """What `advise` promised from one part of the dates, and what the other part shows."""
-    if not LONGHORN.is_dir():
-        return NOT_THERE
     rows, of_scores = [], []
     with scratch() as folder:
         store = Store.create(folder / "store")
         for name in ("sgemm", "pagerank"):  # the second says where GPUs stand
-            import_file(store, LONGHORN / f"{name}.csv.gz", Options(cluster="longhorn"))
+            import_file(store, public_file(f"longhorn/{name}.csv.gz"), Options(cluster="longhorn"))
         runs = measurements(store, workloads=["sgemm"], run_ids=True).drop_nulls("began").cast({"gpu": pl.String})
         days = runs["began"].dt.date()
         for cut in days.unique().sort().to_list()[1:]:
@@ -324,7 +316,7 @@ def of_variability(options: BenchOptions) -> dict[str, Any]:
                             hits[figure].append(interval[0] <= true[figure] <= interval[1])
                 rows.append(
                     {"effects": effects, "population": name, "gpus": int(np.prod(groups)), "fleets": fleets,
-                     "figures": {figure: share(sum(held), len(held)) for figure, held in hits.items()}}
+                     "figures": {figure: share_of(held) for figure, held in hits.items()}}
                 )  # fmt: skip
     return {"rows": rows}
 
@@ -348,7 +340,7 @@ SORTS = (("change", 0.01), ("change", 0.02), ("change", 0.05), ("drift", 0.005),
 def past(options: BenchOptions) -> dict[str, Any]:
     """The section `past`."""
     rows = [simulated_past(name, options.pick(1, 20, 60), seed) for seed, name in enumerate(POPULATIONS)]
-    return {"longhorn": rolling() if LONGHORN.is_dir() else NOT_THERE, "simulated": rows}
+    return {"longhorn": rolling(), "simulated": rows}
 
 
 def rolling() -> dict[str, Any]:
@@ -445,8 +437,8 @@ def simulated_past(name: str, fleets: int, seed: int) -> dict[str, Any]:
     return {
         "population": name, "fleets": fleets, "healthy_gpus_named": share(false, gpus * fleets),
         "fleets_with_one": share(fleets_with_false, fleets),
-        "found": {sort: share(sum(held), len(held)) for sort, held in sorted(hits.items())},
-        "found_by_the_fixed_rule": {sort: share(sum(held), len(held)) for sort, held in sorted(by_rule.items())},
+        "found": {sort: share_of(held) for sort, held in sorted(hits.items())},
+        "found_by_the_fixed_rule": {sort: share_of(held) for sort, held in sorted(by_rule.items())},
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ from whorl.store.power_sensors import MEASURED_BOARDS, sensor_of_model
 
 EPOCH_NS = 1_790_000_000 * 10**9
 CLUSTER = "fleet"
-NOT_THERE = {"did_not_run": "the public files are not beside the clone"}
+STAMP = "%Y/%m/%d %H:%M:%S%.3f"
 
 # -- boards of known power ---------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class MeteredBoard:
 
 @dataclass(frozen=True)
 class Judged:
-    """A window with the interval that was given: best, low, high (J); NaN, with the reason, where there is none."""
+    """A window with the interval that was given: best, low, high (J); NaN where there is none."""
 
     gpu: str
     says: dict[str, str]
@@ -94,7 +94,6 @@ class Judged:
     best_j: float
     low_j: float
     high_j: float
-    reason: str
     piece: dict[str, Any]
     """The piece of energy that the figures are of."""
 
@@ -159,17 +158,9 @@ def trapezoid(at_ms: Floats, power_w: Floats, began: float, ended: float) -> flo
     return float(np.trapezoid(np.interp(times, at_ms, power_w), times) / 1e3)
 
 
-def length_class(window: Window) -> str:
-    """How long a window is, in words."""
-    seconds = (window.ended - window.began) / 1e3
-    return next(
-        (says for most, says in ((10, "1-10 s"), (60, "10-60 s"), (600, "1-10 min")) if seconds < most), "longer"
-    )
-
-
-def nanoseconds(ms: Floats) -> Any:
+def nanoseconds(ms: Floats, zero_ns: int = EPOCH_NS) -> Any:
     """Times of a trial as UTC ns."""
-    return EPOCH_NS + np.round(np.asarray(ms) * 1e6).astype(np.int64)
+    return zero_ns + np.round(np.asarray(ms) * 1e6).astype(np.int64)
 
 
 def stored(store: Store, trials: Iterable[MeteredBoard], folder: Path) -> None:
@@ -183,7 +174,7 @@ def stored(store: Store, trials: Iterable[MeteredBoard], folder: Path) -> None:
             )
         else:
             path = folder / f"{board.gpu}.csv"
-            path.write_text(stream(board))
+            path.write_text(stream(board.poll, board.sensor, board.says["source"]))
             import_file(store, path, Options(cluster=CLUSTER, gpu=board.gpu))
     if rows:
         store.append({"telemetry": pl.concat(rows).to_arrow(), "gpus": pl.DataFrame(gpus).to_arrow()}, "rows")
@@ -213,37 +204,19 @@ def telemetry(board: MeteredBoard) -> pl.DataFrame:
     )
 
 
-def stream(board: MeteredBoard) -> str:
-    """A board's readings as nvidia-smi prints them."""
-    readings = board.poll
-    has_name = board.says["source"] == "stream"
-    times = pl.Series(nanoseconds(readings.at_ms)).cast(pl.Datetime("ns")).dt.strftime("%Y/%m/%d %H:%M:%S%.3f")
+def stream(readings: Poll, sensor: Sensor, source: str, zero_ns: int = EPOCH_NS) -> str:
+    """A board's readings as nvidia-smi prints them, from `zero_ns` (UTC) on."""
+    times = pl.Series(nanoseconds(readings.at_ms, zero_ns)).cast(pl.Datetime("ns")).dt.strftime(STAMP)
     columns: dict[str, Any] = {"timestamp": times}
-    if has_name:
-        columns["name"] = [board.sensor.model] * len(times)
+    if source == "stream":
+        columns["name"] = [sensor.model] * len(times)
     columns["power.draw [W]"] = np.round(readings.power_w, 2)
-    if board.says["source"] != "stream, power only":
+    if source != "stream, power only":
         if readings.instant_w is not None:
             columns["power.draw.instant [W]"] = np.round(readings.instant_w, 2)
         columns["utilization.gpu [%]"] = readings.utilization.astype(np.int64)
-        columns["power.limit [W]"] = [board.sensor.limit_w] * len(times)
+        columns["power.limit [W]"] = [sensor.limit_w] * len(times)
     return pl.DataFrame(columns).fill_nan(None).write_csv(null_value="[N/A]")
-
-
-def answers(store: Store, trials: list[MeteredBoard]) -> dict[tuple[str, int], tuple[dict[str, Any], dict[str, Any]]]:
-    """By board and number of the window: the figures that whorl gives, and the piece of energy that they are of."""
-    windows = {board.gpu: nanoseconds(np.array([[w.began, w.ended] for w in board.windows])) for board in trials}
-    pieces = pl.concat(
-        whole_gpu(meters, number, *windows[gpu].T)
-        for meters in meters_of_many(store, cluster=CLUSTER)
-        for number, (_, gpu) in enumerate(meters.gpus)
-    )
-    keys = ["board", "window"]
-    figures = {(row["board"], row["window"]): row for row in add_up(pieces, keys).iter_rows(named=True)}
-    return {
-        (row["board"], row["window"]): (figures[row["board"], row["window"]], row)
-        for row in pieces.iter_rows(named=True)
-    }
 
 
 def whole_gpu(meters: Meters, number: int, began: Any, ended: Any) -> pl.DataFrame:
@@ -276,17 +249,24 @@ def judged_boards(seed: int, trials: int, longest_ms: float = LONGEST_MS) -> Ite
 
 def compared(store: Store, trials: list[MeteredBoard]) -> Iterator[Judged]:
     """The windows of boards in a store, with what whorl says of them."""
-    pieces = answers(store, trials)
+    windows = {board.gpu: nanoseconds(np.array([[w.began, w.ended] for w in board.windows])) for board in trials}
+    pieces = pl.concat(
+        whole_gpu(meters, number, *windows[gpu].T)
+        for meters in meters_of_many(store, cluster=CLUSTER)
+        for number, (_, gpu) in enumerate(meters.gpus)
+    )
+    keys = ["board", "window"]
+    of_windows = {(row["board"], row["window"]): row for row in add_up(pieces, keys).iter_rows(named=True)}
+    of_pieces = {(row["board"], row["window"]): row for row in pieces.iter_rows(named=True)}
     for board in trials:
         for number, window in enumerate(board.windows):
-            figures, piece = pieces[board.gpu, number]
+            figures = of_windows[board.gpu, number]
             best, low, high = (
                 math.nan if figures[name] is None else figures[name] for name in ("energy_j", "low_j", "high_j")
             )
-            says = {**board.says, "window": window.kind, "length": length_class(window)}
-            yield Judged(
-                board.gpu, says, window.true_j, window.trapezoid_j, best, low, high, figures["reason"] or "", piece
-            )
+            says = {**board.says, "window": window.kind}
+            piece = of_pieces[board.gpu, number]
+            yield Judged(board.gpu, says, window.true_j, window.trapezoid_j, best, low, high, piece)
 
 
 def figures(rows: list[Judged]) -> dict[str, Any]:
@@ -352,7 +332,7 @@ def populations(options: BenchOptions) -> dict[str, Any]:
     rows = list(judged_boards(0, boards, LONGEST_MS if options.size == "long" else 600_000))
     real = [row for row in rows if row.says["load"] not in FOR_EVER]
     tables: dict[str, Any] = {"boards": boards, "all": figures(rows), "without_loads_locked_for_ever": figures(real)}
-    for group in ("load", "sensor", "polling", "window", "counter", "source", "boards", "gaps", "fault", "length"):
+    for group in ("load", "sensor", "polling", "source"):
         by_name: dict[str, list[Judged]] = defaultdict(list)
         for row in rows if group == "load" else real:
             by_name[row.says[group]].append(row)
@@ -447,81 +427,21 @@ def streams_of_known_load(folder: Path) -> Iterator[MeteredStream]:
         yield MeteredStream(load, smi, times, power, "NVIDIA A100-PCIE-40GB")
 
 
-STAMP = "%Y/%m/%d %H:%M:%S%.3f"
-
-
 def synthetic(rng: Random, number: int) -> MeteredStream:
-    """A board with a load as that of the study's transient experiments; its driver shows what others do."""
-    model, idle_w, full_w = [
-        ("NVIDIA GeForce RTX 3090", 30.0, 350.0), ("NVIDIA GeForce RTX 4090", 25.0, 420.0),
-        ("NVIDIA A100-PCIE-40GB", 45.0, 240.0), ("NVIDIA GeForce RTX 2080 Ti", 20.0, 250.0),
-        ("Tesla P100-PCIE-16GB", 30.0, 240.0), ("NVIDIA RTX A5000", 80.0, 230.0),
-    ][number % 6]  # fmt: skip
-    load = str(rng.choice(["steps", "square", "idle"], p=[0.5, 0.25, 0.25]))
-    ms = 14_000
-    level = np.zeros(ms)
-    if load == "steps":
-        begins = int(rng.uniform(500, 2500))
-        level[begins : begins + 6000] = rng.uniform(0.5, 1.0)
-    elif load == "square":
-        period, share = 20.0 * 200 ** rng.random(), rng.uniform(0.2, 0.8)
-        level[((np.arange(ms) / period) % 1.0) < share] = rng.uniform(0.5, 1.0)
-    busy = level > 0
-    after = np.convolve(busy, np.full(1800, 1 / 1800), "full")[:ms] * rng.uniform(0.0, 0.2)  # clocks fall later
-    share = 1.0 / rng.uniform(5.0, 60.0)  # what capacitors smooth
-    warm = 0.03 * np.cumsum(level) / ms
-    power = idle_w + (full_w - idle_w) * np.maximum(level + warm, after)
-    smooth = np.empty(ms)
-    level_w = power[0]
-    for at, watts in enumerate(power):
-        level_w += share * (watts - level_w)
-        smooth[at] = level_w
-    true = smooth * (1 + 0.01 * rng.standard_normal(ms))
-    zero = 1_690_000_000.0 + 100.0 * number
-    return MeteredStream(
-        f"{model} {load} {number}", _smi(rng, model, true, busy, zero), zero + np.arange(ms) / 1e3, true, model
-    )
-
-
-def _smi(rng: Random, model: str, true: Floats, busy: Any, zero: float) -> str:
-    """What nvidia-smi prints of a board: every 7 to 100 ms, with the lag of its driver."""
-    row = sensor_of_model(model)
-    assert row is not None
-    assert row.period_ms is not None
-    if rng.random() < 0.7:
-        boards = [board for board in MEASURED_BOARDS if board[0].split()[-1] in model] or list(MEASURED_BOARDS)
-        _, gain_pct, offset_w = boards[int(rng.integers(len(boards)))]
-        gain = gain_pct / 100
-    else:
-        error = heavier_error(rng)
-        gain, offset_w = error.gain, error.offset_w
-    upto = np.concatenate([[0.0], np.cumsum(true)])
-    busy_upto = np.concatenate([[0.0], np.cumsum(busy)])
-    period, late = row.period_ms * rng.uniform(0.99, 1.04), rng.uniform(0.0, 250.0)
-    at_ms = np.arange(int(rng.uniform(200, 300)), len(true), rng.uniform(7.0, 100.0)).astype(np.int64)
-    value_at = np.floor((at_ms - late - rng.uniform(0, period)) / period) * period
-
-    def mean(window: float) -> Floats:
-        end = np.clip(value_at, 1.0, len(true) - 1.0)
-        begin = np.maximum(end - window, 0.0)
-        grid = np.arange(len(upto))
-        watts = (np.interp(end, grid, upto) - np.interp(begin, grid, upto)) / np.maximum(end - begin, 1e-3)
-        return np.asarray(np.round((1 + gain) * watts + offset_w, 2), np.float64)
-
-    used_at = np.floor(at_ms / 200.0) * 200.0
-    grid = np.arange(len(busy_upto))
-    used = np.interp(used_at, grid, busy_upto) - np.interp(np.maximum(used_at - 200.0, 0.0), grid, busy_upto)
-    instant = mean(row.window_ms or (100.0 if rng.random() < 0.5 else 25.0))
-    old_driver = rng.random() < 0.3  # it does not average
-    draw = instant if old_driver or row.draw_ms in (None, row.window_ms) else mean(float(row.draw_ms))
-    columns: dict[str, Any] = {
-        "timestamp": [f"{datetime.fromtimestamp(zero + ms / 1e3, UTC):%Y/%m/%d %H:%M:%S.%f}"[:-3] for ms in at_ms],
-        "utilization.gpu [%]": np.round(used / 2).astype(np.int64),
-        "power.draw [W]": draw,
-    }
-    if draw is not instant and rng.random() < 0.7:
-        columns |= {"power.draw.average [W]": draw, "power.draw.instant [W]": instant}
-    return pl.DataFrame(columns).write_csv()
+    """A board under a load as that of the study's transient experiments, and what nvidia-smi prints of it for 14 s."""
+    length_ms, zero_s = 14_000, EPOCH_NS / 1e9 + 100.0 * number
+    sensor = list(SENSORS.values())[1 + number % 6]  # without Kepler's logarithm
+    load = str(rng.choice(["steady", "square", "nothing"], p=[0.5, 0.25, 0.25]))
+    began = int(rng.uniform(500, 2500))
+    board = Board(sensor.idle_w, sensor.limit_w * rng.uniform(0.7, 1.0), sensor.limit_w)
+    ms = period(rng, sensor)
+    true = truth(rng, board, load, length_ms, ms, job=(began, began + 6000) if load == "steady" else None)
+    error = (published_error if rng.random() < 0.7 else heavier_error)(rng)
+    at_ms = polls(rng, rng.uniform(200, 300), length_ms, rng.uniform(7.0, 100.0))
+    readings = poll(rng, true, sensor, ms, error, at_ms, counter=None)
+    smi = stream(readings, sensor, "stream, no model", round(1e9 * zero_s))
+    times = zero_s + np.arange(length_ms) / 1e3
+    return MeteredStream(f"{sensor.model} {load} {number}", smi, times, true.power, sensor.model)
 
 
 def windows(first: float, last: float) -> dict[str, tuple[Floats, Floats]]:

@@ -1,16 +1,14 @@
 """Ways to read GPUs that are not whorl's, and what is run in a process over the simulated NVML library of the tests.
 
-    PYTHON peers.py read NAME RATE       sweep until SIGTERM; then print when each sweep began, as JSON
-    PYTHON peers.py spans NAME COUNT     take so many empty spans; print CPU microseconds of a span, as JSON
+    python peers.py read NAME RATE       sweep until SIGTERM; then print when each sweep began, as JSON
+    python peers.py spans NAME COUNT     take so many empty spans; print CPU microseconds of a span, as JSON
 
-Run by `collect.py` and `energy.py`; imports nothing of whorl at its top, as the Python of other tools has none.
+Run by `collect.py` and `energy.py`; imports nothing of whorl at its top, as that would count.
 
     nothing        wakes up at the rate and reads nothing: what any Python process pays
     plain_durable  14 metrics by the stock calls of nvidia-ml-py, a CSV line for each GPU, durable at every sweep
     plain_same     what whorl reads, as often, by the stock calls, durable: its metrics of every tick; once a second the
                    XIDs of the driver; every 10 s its slow metrics (not those of GPM) and the processes on each GPU
-    nvitop         `Device.as_snapshot()` of every GPU; it reads more (names, limits) and waits for PCIe counters
-    gpustat        `gpustat.new_query()`; it reads the processes too, and sleeps 0.1 s for each GPU
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,24 +39,17 @@ def plain_reader() -> Callable[[], list[list[float]]]:
         for handle in handles:
             utilization = nvml.nvmlDeviceGetUtilizationRates(handle)
             instant, average, memory_temperature = nvml.nvmlDeviceGetFieldValues(handle, ids)
-            rows.append(
-                [
-                    nvml.nvmlDeviceGetPowerUsage(handle),
-                    instant.value.uiVal,
-                    average.value.uiVal,
-                    nvml.nvmlDeviceGetTotalEnergyConsumption(handle),
-                    nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-                    nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
-                    nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU),
-                    memory_temperature.value.uiVal,
-                    utilization.gpu,
-                    utilization.memory,
-                    nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2).used,
-                    nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
-                    nvml.nvmlDeviceGetPerformanceState(handle),
-                    nvml.nvmlDeviceGetEnforcedPowerLimit(handle),
-                ]
-            )
+            rows.append([
+                nvml.nvmlDeviceGetPowerUsage(handle), instant.value.uiVal, average.value.uiVal,
+                nvml.nvmlDeviceGetTotalEnergyConsumption(handle),
+                nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+                nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+                nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU),
+                memory_temperature.value.uiVal, utilization.gpu, utilization.memory,
+                nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2).used,
+                nvml.nvmlDeviceGetCurrentClocksEventReasons(handle), nvml.nvmlDeviceGetPerformanceState(handle),
+                nvml.nvmlDeviceGetEnforcedPowerLimit(handle),
+            ])  # fmt: skip
         return rows
 
     return read
@@ -136,8 +127,8 @@ def same_reader() -> Callable[[], list[list[float]]]:
     return read
 
 
-def csv_reader(durable: bool, reader: Callable[[], Callable[[], list[list[float]]]]) -> Callable[[], object]:
-    """A plain loop, which appends to a CSV file in the current folder."""
+def durable_csv(reader: Callable[[], Callable[[], list[list[float]]]]) -> Callable[[], object]:
+    """A plain loop, which appends to a CSV file in the current folder and makes it durable."""
 
     read = reader()
     file = Path("plain.csv").open("a", newline="")  # noqa: SIM115 (open as long as the process lives)
@@ -147,23 +138,9 @@ def csv_reader(durable: bool, reader: Callable[[], Callable[[], list[list[float]
         now = time.time()
         writer.writerows([now, index, *row] for index, row in enumerate(read()))
         file.flush()
-        if durable:
-            os.fdatasync(file.fileno())
+        os.fdatasync(file.fileno())
 
     return sweep
-
-
-def nvitop_reader() -> Callable[[], object]:
-    from nvitop import Device  # type: ignore[import-not-found,unused-ignore]
-
-    devices = Device.all()
-    return lambda: [device.as_snapshot() for device in devices]
-
-
-def gpustat_reader() -> Callable[[], object]:
-    import gpustat  # type: ignore[import-not-found,unused-ignore]
-
-    return lambda: gpustat.new_query()
 
 
 def loop(name: str, rate: float) -> None:
@@ -185,107 +162,41 @@ def loop(name: str, rate: float) -> None:
 # -- spans -----------------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+def whorl_spans(spans: int) -> float:
+    """whorl's spans, after a thousand that are not counted."""
+    from whorl import ledger
+
+    books = ledger.open()
+    assert books.problem() is None, books.problem()
+    for count in (1000, spans):
+        began = time.thread_time()
+        for _ in range(count):
+            with ledger.span("request"):
+                pass
+        used_s = time.thread_time() - began
+    ledger.close()
+    return used_s
 
 
-def _nothing_way(spans: int) -> dict[str, Any]:
-    for _ in range(spans):
-        with _nothing():
-            pass
-    return {}
-
-
-def _flat(ledger: Any, spans: int) -> None:
-    for _ in range(spans):
-        with ledger.span("request"):
-            pass
-
-
-def _nested(ledger: Any, spans: int) -> None:
-    with ledger.span("all"):
-        for _ in range(spans // 11):
-            with ledger.span("ten"):
-                for _ in range(10):
-                    with ledger.span("request"):
-                        pass
-
-
-def _whorl(take: Callable[[Any, int], None]) -> Callable[[int], dict[str, Any]]:
-    def way(spans: int) -> dict[str, Any]:
-        from whorl import ledger
-
-        books = ledger.open()
-        assert books.problem() is None, books.problem()
-        _flat(ledger, 1000)
-        books.totals()
-        began, cpu, thread_s = time.perf_counter(), time.process_time(), time.thread_time()
-        take(ledger, spans)
-        thread_s = time.thread_time() - thread_s
-        books.totals()  # all of them are split
-        lasted, cpu = time.perf_counter() - began, time.process_time() - cpu
-        with ledger.span("rest"):  # as long with one span: the sensor's own cost
-            idle_s = time.process_time()
-            time.sleep(max(lasted, 0.5))
-            idle_s = (time.process_time() - idle_s) * lasted / max(lasted, 0.5)
-        counted = sum(total.n for total in books.totals()) - 1001
-        ledger.close()
-        return {
-            "caller_us": thread_s / spans * 1e6,
-            "process_us": (cpu - idle_s) / spans * 1e6,
-            "spans_counted": counted,
-        }
-
-    return way
-
-
-def _plain(spans: int) -> dict[str, Any]:
+def plain_spans(spans: int) -> float:
+    """The energy counters of all GPUs before and after."""
     import pynvml
 
     pynvml.nvmlInit()
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    zero_spans = 0
-    thread_s = time.thread_time()
-    for _ in range(spans):
-        before = [pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in handles]
-        after = [pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in handles]
-        zero_spans += before == after
-    thread_s = time.thread_time() - thread_s
-    return {
-        "caller_us": thread_s / spans * 1e6,
-        "process_us": thread_s / spans * 1e6,
-        "share_with_0_j": zero_spans / spans,
-    }
-
-
-def _zeus(spans: int) -> dict[str, Any]:
-    import pynvml
-    from zeus.monitor import ZeusMonitor  # type: ignore[import-not-found]  # the peers have it
-
-    pynvml.nvmlInit()
-    monitor = ZeusMonitor(gpu_indices=list(range(pynvml.nvmlDeviceGetCount())), cpu_indices=[])
-    zero_spans = 0
-    cpu, thread_s = time.process_time(), time.thread_time()
-    for _ in range(spans):
-        monitor.begin_window("request", sync_execution=False)
-        zero_spans += monitor.end_window("request", sync_execution=False).total_energy == 0
-    thread_s, cpu = time.thread_time() - thread_s, time.process_time() - cpu
-    return {"caller_us": thread_s / spans * 1e6, "process_us": cpu / spans * 1e6, "share_with_0_j": zero_spans / spans}
+    began = time.thread_time()
+    for _ in range(2 * spans):
+        for handle in handles:
+            pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    return time.thread_time() - began
 
 
 READERS: dict[str, Callable[[], Callable[[], object]]] = {
     "nothing": lambda: lambda: None,
-    "plain_durable": lambda: csv_reader(durable=True, reader=plain_reader),
-    "plain_same": lambda: csv_reader(durable=True, reader=same_reader),
-    "nvitop": nvitop_reader,
-    "gpustat": gpustat_reader,
+    "plain_durable": lambda: durable_csv(plain_reader),
+    "plain_same": lambda: durable_csv(same_reader),
 }
-SPANS: dict[str, Callable[[int], dict[str, Any]]] = {
-    "whorl": _whorl(_flat), "whorl nested": _whorl(_nested), "plain": _plain, "zeus": _zeus, "nothing": _nothing_way,
-}  # fmt: skip
-OTHERS = ("nvitop", "gpustat", "zeus")
-"""What needs the Python of `--peers`."""
+SPANS: dict[str, Callable[[int], float]] = {"whorl": whorl_spans, "plain": plain_spans}
 
 
 def main() -> None:
@@ -293,11 +204,8 @@ def main() -> None:
     kind, name, number = sys.argv[1:]
     if kind == "read":
         loop(name, float(number))
-        return
-    cpu = time.thread_time()
-    figures = SPANS[name](int(number))
-    us = (time.thread_time() - cpu) / int(number) * 1e6
-    print(json.dumps(figures or {"caller_us": us, "process_us": us}))
+    else:
+        print(json.dumps({"caller_us": SPANS[name](int(number)) / int(number) * 1e6}))
 
 
 if __name__ == "__main__":

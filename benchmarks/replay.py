@@ -3,8 +3,6 @@
     python -m benchmarks.replay [--only SECTION] [--quick | --long]
 
 speed     the 18 replays of PAL (SC'24) from public files; jobs on 27,648 GPUs under EASY backfill (100,000 with --long)
-plain     the same jobs by a plain simulation of the same rules (`plain_replay`: lists that are scanned at every event);
-          both give the same finish of every job
 schemes   Shockwave on its trace beside LAS, SRTF and FIFO; EaCO on 112 GPUs beside packed and first come first served
 scores    by how much each policy is better than itself without scores: mean over seeds (geometric), 90 % interval
 findings  stores whose true scores are known: how often a policy is found better where GPUs do not differ, and where
@@ -24,7 +22,6 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from whorl.analysis.chains.jobs_log import read_log
@@ -55,32 +52,24 @@ from whorl.analysis.replay.setting import ReplaySetting
 from whorl.analysis.replay.study import BASELINES, Case, General
 from whorl.analysis.replay.tables import Pairs, read_pairs
 from whorl.analysis.replay.traces import TraceOptions, read_trace
-from whorl.benchmarks.advise import stored
-from whorl.benchmarks.harness import DATA, BenchOptions, child, in_turns, peak_mb, run, say, scratch, share, timed
-from whorl.benchmarks.plain_replay import PlainJob, plain_replay
+from whorl.benchmarks.fleets import PER_NODE, Floats, began_s, stored
+from whorl.benchmarks.harness import BenchOptions, child, peak_mb, public_file, run, say, scratch, share, timed
+from whorl.store import Store
 
-Floats = npt.NDArray[np.float64]
-SIA, SCHEDULERS = DATA / "traces" / "sia-philly", DATA / "schedulers"
-NOT_THERE = {"did_not_run": "the public files are not beside the clone"}
+SIA = "traces/sia-philly"
 
 # -- speed -----------------------------------------------------------------------------------------------------------
 
 SEED, MEAN_S, LOCALITY = 20, 3600.0, 1.2
-NODES = {256: 4, 1024: 4, 4096: 4, 27_648: 6}
-"""GPUs of a node."""
+GPUS_OF_SUMMIT, GPUS_OF_NODE = 27_648, 6
+WIDTHS = ((1, 40), (6, 25), (24, 15), (432, 12), (1728, 6), (3456, 2))
+"""Widths, in proportion to the fleet, and how often they are asked for."""
 
 
-def widths_of(gpus: int) -> tuple[tuple[int, int], ...]:
-    """Widths in proportion to the fleet: from one GPU to an eighth of it."""
-    node = NODES[gpus]
-    return ((1, 40), (node, 25), (4 * node, 15), (gpus // 64, 12), (gpus // 16, 6), (gpus // 8, 2))
-
-
-def drawn_trace(jobs: int, gpus: int, load: float, widths: tuple[tuple[int, int], ...]) -> Trace:
+def drawn_trace(jobs: int, load: float) -> Trace:
     draw = random.Random(SEED)
-    sizes, weights = [width for width, _ in widths], [often for _, often in widths]
-    mean_width = sum(a * b for a, b in widths) / sum(weights)
-    gap = mean_width * MEAN_S / (gpus * load)
+    sizes, weights = zip(*WIDTHS, strict=True)
+    gap = sum(a * b for a, b in WIDTHS) / sum(weights) * MEAN_S / (GPUS_OF_SUMMIT * load)
     now, drawn_jobs = 0.0, []
     for number, width in enumerate(draw.choices(sizes, weights, k=jobs)):
         ideal = draw.lognormvariate(0.0, 1.2) * MEAN_S / 2.0544  # the mean of the log-normal
@@ -90,17 +79,12 @@ def drawn_trace(jobs: int, gpus: int, load: float, widths: tuple[tuple[int, int]
     return Trace(f"{jobs} drawn jobs", tuple(drawn_jobs))
 
 
-def drawn_world(gpus: int, locality: float) -> World:
-    draw = random.Random(SEED + 1)
-    spread = {"A": 0.05, "B": 0.02, "C": 0.02, "D": 0.005}
-    scores = {name: [draw.lognormvariate(0, sd) for _ in range(gpus)] for name, sd in spread.items()}
-    return World.regular(gpus // NODES[gpus], NODES[gpus], scores, locality=locality)
-
-
 def large(jobs: int, load: float) -> Callable[[], dict[str, Any]]:
     """Jobs on 27,648 GPUs, packed with EASY backfill."""
-    gpus = 27_648
-    trace, world = drawn_trace(jobs, gpus, load, widths_of(gpus)), drawn_world(gpus, LOCALITY)
+    draw, trace = random.Random(SEED + 1), drawn_trace(jobs, load)
+    spread = {"A": 0.05, "B": 0.02, "C": 0.02, "D": 0.005}
+    scores = {name: [draw.lognormvariate(0, sd) for _ in range(GPUS_OF_SUMMIT)] for name, sd in spread.items()}
+    world = World.regular(GPUS_OF_SUMMIT // GPUS_OF_NODE, GPUS_OF_NODE, scores, locality=LOCALITY)
 
     def work() -> dict[str, Any]:
         outcome = replay(trace, world, "packed", options=Options(backfill="easy"))
@@ -114,42 +98,10 @@ def speed(options: BenchOptions) -> dict[str, Any]:
     """The published replays in one process, and a large fleet in processes of their own."""
     jobs = options.pick(2000, 30_000, 100_000)
     table: dict[str, Any] = {f"{jobs} jobs, load {load}": child("replay", "large", jobs, load) for load in (0.9, 1.1)}
-    if SIA.is_dir():
-        scored = profiles([DATA / "longhorn"])
-        traces = [published_trace(SIA / f"workload-{number}.csv") for number in (1, 2, 3)]
-        figures = timed(lambda: [len(pal_sc24(trace, scored, policy).jobs) for trace in traces for policy in PUBLISHED])
-        table["published"] = {"replays": len(traces) * len(PUBLISHED), "cpu_s": figures["cpu_s"], "n": 1}
-    return table
-
-
-def plain(options: BenchOptions) -> dict[str, Any]:
-    """Small fleets, with and without EASY backfill."""
-    sizes = ((256, "none"), (256, "easy"), (1024, "easy"), (4096, "easy"))[: options.pick(2, 3, 4)]
-    jobs, repeats = options.pick(400, 2000, 4000), options.pick(1, 3, 5)
-    return {"jobs": jobs, "fleets": [beside_plain(gpus, backfill, jobs, repeats) for gpus, backfill in sizes]}
-
-
-def beside_plain(gpus: int, backfill: str, jobs: int, repeats: int) -> dict[str, Any]:
-    """The same jobs by whorl and by lists."""
-    world, drawn = drawn_world(gpus, LOCALITY), drawn_trace(jobs, gpus, 1.1, widths_of(gpus)).jobs
-    trace = Trace("", tuple(Job(job.name, job.submit_s, job.gpus, job.ideal_s, "A", job.limit_s) for job in drawn))
-    score, locality = world.rates.scores["A"].tolist(), world.rates.locality
-    finishes: dict[str, list[float]] = {}
-
-    def whorl() -> dict[str, Any]:
-        figures = timed(lambda: replay(trace, world, options=Options(backfill=backfill)).finish_s.tolist())
-        finishes["whorl"] = figures.pop("answer")
-        return figures
-
-    def by_lists() -> dict[str, Any]:
-        plain_jobs = [PlainJob(job.submit_s, job.gpus, job.ideal_s, job.limit_s or job.ideal_s) for job in drawn]
-        nodes, easy = gpus // NODES[gpus], backfill == "easy"
-        figures = timed(lambda: plain_replay(plain_jobs, nodes, NODES[gpus], score, locality=locality, easy=easy))
-        finishes["plain"] = [job.finish for job in plain_jobs]
-        return figures
-
-    table = in_turns({"whorl": whorl, "plain": by_lists}, repeats, against="whorl")
-    return {"gpus": gpus, "backfill": backfill, "same_finishes": finishes["whorl"] == finishes["plain"], **table}
+    scored = profiles([public_file("longhorn")])
+    traces = [published_trace(public_file(f"{SIA}/workload-{number}.csv")) for number in (1, 2, 3)]
+    figures = timed(lambda: [len(pal_sc24(trace, scored, policy).jobs) for trace in traces for policy in PUBLISHED])
+    return table | {"published": {"replays": len(traces) * len(PUBLISHED), "cpu_s": figures["cpu_s"], "n": 1}}
 
 
 # -- schedulers of the literature ------------------------------------------------------------------------------------
@@ -159,7 +111,7 @@ IDLE_W, BUSY_W, NODE_W = 50.0, 250.0, 760.0
 
 
 def shockwave(*, regimes: bool) -> Trace:
-    folder = SCHEDULERS / "shockwave"
+    folder = public_file("schedulers/shockwave")
     reading = TraceOptions(regimes=folder / "regimes_32gpus.json") if regimes else TraceOptions()
     return read_trace(folder / "jobs_32gpus.csv", reading=reading)
 
@@ -183,8 +135,6 @@ def power_of(watts: Mapping[str, np.ndarray[Any, Any]]) -> Power:
 
 def schemes(_options: BenchOptions) -> dict[str, Any]:
     """Shockwave and EaCO on what their papers use; one run each, as nothing is random in them."""
-    if not SCHEDULERS.is_dir():
-        return NOT_THERE
     world, trace = World.regular(32, 1, {}), shockwave(regimes=True)
     rounds = Options(round_s=120.0, rounds=True, start_s=20.0)
     of_shockwave = {}
@@ -196,7 +146,7 @@ def schemes(_options: BenchOptions) -> dict[str, Any]:
             "worst_ftf": rounded(metrics.worst_ftf), "unfair_pct": rounded(metrics.unfair_pct),
             "cpu_s": answer["cpu_s"],
         }  # fmt: skip
-    pairs = read_pairs(SCHEDULERS / "gavel" / "pairs.csv.gz", "v100")
+    pairs = read_pairs(public_file("schedulers/gavel/pairs.csv.gz"), "v100")
     rates = Rates(Fleet.regular(14, 8), {}, pairs=pairs, power=power_of({ANY: np.full(112, BUSY_W)}))
     small = shockwave(regimes=False)
     small = replace(small, jobs=tuple(job for job in small.jobs if job.gpus == 1))
@@ -235,7 +185,7 @@ class Halves:
 
 def longhorn_halves(workload: str) -> Halves:
     """Of nodes of which all four GPUs ran at least twice: medians of the even runs, and of the odd ones, shrunk."""
-    runs = pl.read_csv(DATA / "longhorn" / f"{workload}.csv.gz", infer_schema_length=None).filter(pl.col("node") >= 0)
+    runs = pl.read_csv(public_file(f"longhorn/{workload}.csv.gz"), infer_schema_length=None).filter(pl.col("node") >= 0)
     runs = runs.with_columns(node=pl.format("{}-{}", "cabinet", "node"), odd=pl.int_range(pl.len()).over("uuid").mod(2))
     medians = runs.group_by("node", "uuid", "odd").agg(pl.col("perf", "pwr").median()).sort("node", "uuid")
     even, odd = (medians.filter(odd=half).drop("odd") for half in (0, 1))
@@ -297,13 +247,11 @@ def gain_of(logs: Sequence[float]) -> dict[str, Any]:
 
 def scores(options: BenchOptions) -> dict[str, Any]:
     """Shockwave and partial backpropagation in mean completion time, EaCO and matched clocks in energy."""
-    if not SCHEDULERS.is_dir():
-        return NOT_THERE
     seeds, rows = options.pick(2, 12, 20), []
-    score = profiles([DATA / "longhorn"]).relative()["A"]  # ResNet-50, as the PAL study names the class
-    sia, own = read_trace(SIA / "workload-1.csv"), shockwave(regimes=False)
+    score = profiles([public_file("longhorn")]).relative()["A"]  # ResNet-50, as the PAL study names the class
+    sia, own = read_trace(public_file(f"{SIA}/workload-1.csv")), shockwave(regimes=False)
     regimes, short = shockwave(regimes=True), replace(sia, jobs=sia.jobs[:60])
-    pairs, halves = read_pairs(SCHEDULERS / "gavel" / "pairs.csv.gz", "v100"), longhorn_halves("sgemm")
+    pairs, halves = read_pairs(public_file("schedulers/gavel/pairs.csv.gz"), "v100"), longhorn_halves("sgemm")
     two, six = (Options(round_s=60.0 * minutes, rounds=True, start_s=20.0) for minutes in (2, 6))
     cases: list[tuple[str, str, str, Draw, Options]] = [
         ("shockwave", regimes.name, "avg_jct_s", of_profile(regimes, score, 32, 1), two),
@@ -329,7 +277,7 @@ def scores(options: BenchOptions) -> dict[str, Any]:
 
 # -- findings --------------------------------------------------------------------------------------------------------
 
-GPUS, PER_NODE, JOBS, NEW_TRACES, SEEDS, PENALTY = 32, 4, 60, 10, 20, 1.3
+GPUS, JOBS, NEW_TRACES, SEEDS, PENALTY = 32, 60, 10, 20, 1.3
 POLICIES = ("pal", "pal-sticky")
 OPTIONS = Options(rounds=True)
 KINDS: dict[str, dict[str, Any]] = {
@@ -414,7 +362,8 @@ def findings(options: BenchOptions) -> dict[str, Any]:
         stores = options.pick(1, 100, 400) if name.startswith("noise") else options.pick(1, 8, 40)
         draws = [times_of(kind, np.random.default_rng([place, number])) for number in range(stores)]
         with scratch() as folder:
-            scored = scores_of_store(stored(folder, {f"w{n:04d}": times for n, (_, times) in enumerate(draws)}, 4))
+            times = {f"w{number:04d}": of_fleet for number, (_, of_fleet) in enumerate(draws)}
+            scored = scores_of_store(stored(Store.create(folder / "S"), times, began_s(3, 4, apart_s=600.0)))
         differing = [workload for workload in scored.of if scored.of[workload].repeatable]
         rows = []
         for workload in differing:
@@ -445,10 +394,7 @@ PARTS = (("2023-02-01", "2023-03-01", 72), ("2023-02-01", "2023-03-01", 80), ("2
 
 def chains(options: BenchOptions) -> dict[str, Any]:
     """Chains of jobs of 1 and 8 nodes; models learn from what lies before the test."""
-    file = SCHEDULERS / "mirage" / "ls6_a100_2022-11_2023-02.csv.gz"
-    if not file.exists():
-        return NOT_THERE
-    log, parts = read_log(str(file)), []
+    log, parts = read_log(str(public_file("schedulers/mirage/ls6_a100_2022-11_2023-02.csv.gz"))), []
     for test_from, until, cluster_nodes in PARTS[: options.pick(1, 2, 3)]:
         start_s, until_s = (datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() for day in (test_from, until))
         for nodes in (1,) if options.size == "quick" else (1, 8):
@@ -461,7 +407,7 @@ def chains(options: BenchOptions) -> dict[str, Any]:
 
 
 SECTIONS = {
-    "speed": speed, "plain": plain, "schemes": schemes, "scores": scores, "findings": findings, "chains": chains,
+    "speed": speed, "schemes": schemes, "scores": scores, "findings": findings, "chains": chains,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
     python -m benchmarks.scale [--only SECTION] [--quick | --long]
 
 day      4,608 nodes of six V100 at 1 Hz for a part of a day (--long: 144 minutes; else 120 of a tenth of the nodes):
-         each node has the journal of a collector, which takes a sweep each second and is sealed every ten minutes, in
-         two processes. Times are simulated, nothing is made durable (fsync). CPU of appends, of sealing and of the part
-         of it that holds the lock of the store; then compaction, and questions in processes of their own with two
-         threads, beside plain DuckDB and Polars over the same files. `exact`: whether every reading is counted once.
+         each node has the journal of a collector, which takes a sweep each second and is sealed every ten minutes. Two
+         processes take the nodes one after another. Times are simulated, nothing is made durable (fsync). CPU of
+         appends, of sealing and of the part of it that holds the lock of the store; then compaction, and questions in
+         processes of their own with two threads, beside plain DuckDB and Polars over the same files. `exact`: whether
+         every reading is counted once.
 parts    energy, window statistics, and hourly sums with a daily percentile of 57.6 million rows (--long; else a tenth),
          by threads of one process (`here`), by two workers of Dask, and by one query that knows no parts (`plain`)
 
@@ -22,8 +23,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -33,32 +36,22 @@ import numpy as np
 import pyarrow as pa
 
 from whorl.analysis.engines import Engine, Here
+from whorl.benchmarks.fleets import CLUSTER, gpu_rows, node_name
 from whorl.benchmarks.harness import BenchOptions, child, in_turns, peak_mb, run, say, scratch
-from whorl.benchmarks.readings import make_windows
-from whorl.benchmarks.summit import (
-    END_NS,
-    GPUS,
-    MINUTE_S,
-    FleetReadings,
-    FleetShape,
-    gpu_names,
-    identities,
-    job_rows,
-    jobs_of,
-    node_name,
-)  # fmt: skip
+from whorl.benchmarks.readings import FAST, SLOW, FleetReadings, FleetShape
+from whorl.benchmarks.store import make_windows
 from whorl.jobs.workers import LEAN
 from whorl.store import Store, file_names, telemetry_files
 from whorl.store.journal import Journal
+from whorl.store.journal_file import Ticks, pack_readings
 from whorl.store.parts import TablePart
 from whorl.store.system import files as store_files
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
     from distributed import Client
 
-SUMMIT_NODES, BLOCK, HOUR_NS = 4608, 32, 3600 * 10**9
+PER_NODE, BLOCK, SEAL_MINUTES, HOUR_NS = 6, 32, 10, 3600 * 10**9
+SUMMIT = FleetShape(range(4608), 144 * 60, PER_NODE, whole_nodes=True, work_s=2000.0)
 WATTS = "power_mw / 1000.0"
 
 # -- writing ---------------------------------------------------------------------------------------------------------
@@ -66,79 +59,73 @@ WATTS = "power_mw / 1000.0"
 
 @dataclass
 class WriterCost:
-    """CPU seconds of a writer's process, and what was done in them."""
+    """CPU seconds of writers, and what was done in them."""
 
     rows: int = 0
     seals: int = 0
     append: float = 0.0
     seal: float = 0.0
     lock: float = 0.0
-    generate: float = 0.0
-    open: float = 0.0
 
     def add(self, cost: WriterCost) -> None:
         for name, figure in vars(cost).items():
             setattr(self, name, getattr(self, name) + figure)
 
 
-class NodeJournals:
-    """The collectors of some blocks of nodes, in one process."""
+@dataclass
+class SweepClock:
+    """The time of the last sweep, ns since 1970."""
 
-    def __init__(self, root: Path, shape: FleetShape, blocks: list[range]) -> None:
-        self._root, self._shape, self._now_ns, self.spent = root, shape, shape.began_ns, WriterCost()
-        jobs = jobs_of(shape)
-        store = Store.open(root)
-        stored = {row["gpu"]: row for row in store.latest().to_pylist()}
-        store.close()
-        self._blocks = {block: FleetReadings(block, shape, jobs, stored) for block in blocks}
-        self._upto_s = {}  # of each node, the seconds that are stored
-        for node in (node for block in blocks for node in block):
-            row = stored.get(gpu_names(node)[-1])
-            self._upto_s[node] = 0 if row is None else 1 + self._second(int(row["ts"].timestamp() * 10**6))
-        began = time.thread_time()
-        self._journals = {node: self._journal(node_name(node)) for node in self._upto_s}
-        self.spent.open += time.thread_time() - began
+    now_ns: int = 0
 
-    def _second(self, us: int) -> int:
-        return (us - self._shape.began_ns // 1000) // 10**6
+    def __call__(self) -> int:
+        return self.now_ns
 
-    def _journal(self, name: str) -> Journal:
-        return Journal(self._root, name, durable_s=86_400.0, background=False, clock=lambda: self._now_ns)
 
-    def write(self, first: int, last: int) -> None:
-        """The minutes from `first` up to `last`."""
-        for minute in range(first, last):
-            for block, readings in self._blocks.items():
-                began = time.thread_time()
-                for node, sweeps in zip(block, readings.minute(minute), strict=True):
-                    self.spent.generate += time.thread_time() - began
-                    self._append(node, minute, sweeps)
-                    if (minute + 1 - node) % self._shape.seal_minutes == 0:
-                        self._seal(self._journals[node].seal)
-                    began = time.thread_time()
+def sweeps_of(readings: FleetReadings) -> Iterator[tuple[int, list[Ticks]]]:
+    """Each node of some readings, and its sweeps, as a collector hands them to its journal."""
+    shape, values = readings.shape, readings.values()
+    table = np.stack([values[name] for name in SLOW], axis=-1)
+    for place, node in enumerate(shape.nodes):
+        gpus = slice(place * PER_NODE, (place + 1) * PER_NODE)
+        by_tick, times = table[gpus].transpose(1, 0, 2), values["us"][gpus].T.tolist()
+        names = [(CLUSTER, gpu) for gpu in shape.gpus[gpus]]
+        sweeps = []
+        for tick, us in enumerate(times):
+            metrics = FAST if tick % 10 else SLOW
+            columns, packed = pack_readings(metrics, by_tick[tick, :, : len(metrics)].tolist())
+            sweeps.append(Ticks(ts=us, gpus=names, columns=columns, packed=packed))
+        yield node, sweeps
 
-    def _append(self, node: int, minute: int, sweeps: list[Any]) -> None:
-        journal, began = self._journals[node], time.thread_time()
-        for sweep in sweeps[max(0, self._upto_s[node] - minute * MINUTE_S) :]:
-            self._now_ns = 1000 * sweep.ts[-1] + 2_000_000
-            journal.append_ticks(sweep)
-            self.spent.rows += len(sweep.ts)
-        self.spent.append += time.thread_time() - began
 
-    def _seal(self, seal: Callable[[], None]) -> None:
-        file_names.parse.cache_clear()
+def write_nodes(root: Path, shape: FleetShape) -> WriterCost:
+    """Append and seal all readings of some nodes, each by a journal of its own."""
+    cost, clock = WriterCost(), SweepClock()
+
+    def sealed(seal: Callable[[], None]) -> None:
+        file_names.parse.cache_clear()  # a collector knows the files of its own node only
         began = time.thread_time()
         seal()
-        self.spent.seal += time.thread_time() - began
-        self.spent.seals += 1
+        cost.seal, cost.seals = cost.seal + time.thread_time() - began, cost.seals + 1
 
-    def close(self) -> None:
-        for journal in self._journals.values():
-            self._seal(journal.close)
+    with without_disk(cost):
+        for node, sweeps in sweeps_of(FleetReadings(shape)):
+            journal = Journal(root, node_name(node), durable_s=86_400.0, background=False, clock=clock)
+            for minute in range(shape.seconds // 60):
+                began = time.thread_time()
+                for sweep in sweeps[60 * minute : 60 * minute + 60]:
+                    clock.now_ns = 1000 * sweep.ts[-1] + 2_000_000
+                    journal.append_ticks(sweep)
+                    cost.rows += len(sweep.ts)
+                cost.append += time.thread_time() - began
+                if (minute + 1 - node) % SEAL_MINUTES == 0:
+                    sealed(journal.seal)
+            sealed(journal.close)
+    return cost
 
 
 @contextlib.contextmanager
-def without_disk(nodes: NodeJournals) -> Iterator[None]:
+def without_disk(cost: WriterCost) -> Iterator[None]:
     """Nothing is made durable, and the time under the lock of the store is counted."""
     placing = telemetry_files.placing
 
@@ -149,7 +136,7 @@ def without_disk(nodes: NodeJournals) -> Iterator[None]:
             try:
                 yield
             finally:
-                nodes.spent.lock += time.thread_time() - began
+                cost.lock += time.thread_time() - began
 
     with (
         mock.patch.object(store_files, "sync"),
@@ -159,38 +146,22 @@ def without_disk(nodes: NodeJournals) -> Iterator[None]:
         yield
 
 
-def write_nodes(answers: Connection, root: Path, shape: FleetShape, blocks: list[range]) -> None:
-    """A process of writers: all minutes of its nodes."""
-    nodes = NodeJournals(root, shape, blocks)
-    with without_disk(nodes):
-        nodes.write(0, shape.minutes)
-        nodes.close()
-    answers.send(nodes.spent)
-
-
-def written(root: Path, shape: FleetShape, processes: int) -> WriterCost:
-    """Let processes share the nodes of a fleet; CPU seconds of all of them."""
-    blocks = [range(at, min(at + BLOCK, shape.nodes)) for at in range(0, shape.nodes, BLOCK)]
-    spawning, total = multiprocessing.get_context("spawn"), WriterCost()
-    answers = []
-    for number in range(processes):
-        receiver, sender = spawning.Pipe(duplex=False)
-        arguments = (sender, root, shape, blocks[number::processes])
-        spawning.Process(target=write_nodes, args=arguments, daemon=True).start()
-        sender.close()
-        answers.append(receiver)
-    for receiver in answers:
-        total.add(receiver.recv())
+def written(root: Path, shape: FleetShape) -> WriterCost:
+    """Let two processes share the nodes of a fleet, block by block, with the identities and jobs of its GPUs."""
+    store, total = Store.open(root), WriterCost()
+    nodes = shape.nodes
+    blocks = [replace(shape, nodes=nodes[at : at + BLOCK]) for at in range(0, len(nodes), BLOCK)]
+    jobs = pa.concat_tables([FleetReadings(block).jobs() for block in blocks])
+    store.append({"gpus": gpu_rows(len(shape.gpus), PER_NODE), "jobs": jobs}, "facts")
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as processes:
+        for cost in processes.map(write_nodes, repeat(root), blocks):
+            total.add(cost)
     return total
 
 
 # -- questions -------------------------------------------------------------------------------------------------------
 
-
-ONE_GPU = gpu_names(0)[0]
 SQL = {
-    "one_gpu": f"select epoch_us(ts) // 60000000 as minute, avg({WATTS}) as w from telemetry where gpu = '{ONE_GPU}' "
-    "group by 1",
     "hourly": f"select epoch_us(ts) // 3600000000 as hour, sum({WATTS}) as w, count(*) as n from telemetry group by 1",
     "p95": f"select gpu, epoch_us(ts) // 86400000000 as day, quantile_cont({WATTS}, 0.95) as w from telemetry "
     "group by 1, 2",
@@ -239,7 +210,6 @@ def by_polars(root: str, question: str) -> Callable[[], dict[str, Any]]:
     scan = pl.scan_parquet(f"{root}/telemetry/*/*.parquet", hive_partitioning=False, extra_columns="ignore")
     us, watts = pl.col("ts").dt.epoch("us"), pl.col("power_mw") / 1000.0
     frame = {
-        "one_gpu": scan.filter(pl.col("gpu") == ONE_GPU).group_by(us // 60_000_000).agg(w=watts.mean()),
         "hourly": scan.group_by(us // 3_600_000_000).agg(w=watts.sum(), n=pl.len()),
         "p95": scan.group_by("gpu", us // 86_400_000_000).agg(w=watts.quantile(0.95, "linear")),
     }[question]
@@ -259,25 +229,25 @@ def compact(root: str, now_ns: int) -> Callable[[], dict[str, Any]]:
 
 def day(options: BenchOptions) -> dict[str, Any]:
     """Writing, compaction, and questions beside other engines."""
-    shape = FleetShape(options.pick(48, SUMMIT_NODES // 10, SUMMIT_NODES), options.pick(12, 120, 144))
+    nodes, minutes = options.pick(48, len(SUMMIT.nodes) // 10, len(SUMMIT.nodes)), options.pick(12, 120, 144)
+    shape = replace(SUMMIT, nodes=range(nodes), seconds=60 * minutes)
+    rows = len(shape.gpus) * shape.ticks
     with scratch() as folder:
         root = folder / "store"
-        store = Store.create(root)
-        store.append({"gpus": identities(shape), "jobs": job_rows(shape, jobs_of(shape))}, "facts")
-        cost = written(root, shape, 2)
+        Store.create(root).close()
+        cost = written(root, shape)
         say(f"{cost}")
         size = sum(path.stat().st_size for path in (root / "telemetry").rglob("*.parquet"))
-        compaction = child("scale", "compact", root, END_NS + HOUR_NS)
+        compaction = child("scale", "compact", root, shape.began_ns + 10**9 * shape.seconds + HOUR_NS)
         counted = Store.open(root).sql("select count(*) as n from telemetry").to_pylist()[0]["n"]
         questions: dict[str, Any] = {}
-        for question in ("one_gpu", "hourly", "p95", "energy", "latest"):
-            engines = ["by_whorl", "by_duckdb", *(["by_polars"] if question in ("one_gpu", "hourly", "p95") else [])]
+        for question in ("hourly", "p95", "energy", "latest"):
+            engines = ["by_whorl", "by_duckdb", *(["by_polars"] if question in ("hourly", "p95") else [])]
             contenders = {name: partial(child, "scale", name, root, question) for name in engines}
             questions[question] = in_turns(contenders, options.pick(1, 3, 3), against="by_duckdb")
     return {
-        "nodes": shape.nodes, "gpus": shape.nodes * GPUS, "minutes": shape.minutes, "rows": shape.rows,
-        "exact": counted == shape.rows, "bytes_per_row_sealed": round(size / shape.rows, 2),
-        "append_us_a_row": round(1e6 * cost.append / cost.rows, 3),
+        "nodes": nodes, "gpus": len(shape.gpus), "minutes": minutes, "rows": rows, "exact": counted == rows,
+        "bytes_per_row_sealed": round(size / rows, 2), "append_us_a_row": round(1e6 * cost.append / cost.rows, 3),
         "seal_us_a_row": round(1e6 * cost.seal / cost.rows, 3),
         "seal_ms": round(1e3 * cost.seal / cost.seals, 1), "lock_ms": round(1e3 * cost.lock / cost.seals, 1),
         "seals": cost.seals, "compaction": compaction, "questions": questions,
@@ -289,11 +259,6 @@ def day(options: BenchOptions) -> dict[str, Any]:
 WORKER = dict.fromkeys(("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 WORKER |= dict(setting.split("=") for setting in LEAN.split())
 """The environment of workers: what `--on slurm` gives its jobs."""
-JOBS = """
-    select cluster, run_id as allocation, run_id as job_id, gpu, began, ended, 1.0 as share, ended as recorded,
-        'u' || (hash(run_id) % 20) as user from runs
-"""
-"""Each run is a job, too, of one of twenty users."""
 
 
 def energy(store: Store, engine: Engine | None) -> list[float]:
@@ -349,7 +314,7 @@ QUESTIONS: dict[str, Callable[[Store, Engine | None], list[float]]] = {
 }
 
 
-CLUSTER = """
+DASK = """
 import sys
 from distributed import LocalCluster
 options = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": "1GiB", "dashboard_address": ":0"}
@@ -382,7 +347,7 @@ def answered(root: str, name: str, place: str) -> Callable[[], dict[str, Any]]:
 
     def by_workers() -> dict[str, Any]:
         with (
-            subprocess.Popen([sys.executable, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            subprocess.Popen([sys.executable, "-c", DASK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             as cluster,
             Client(str(next(iter(cluster.stdout or ()))).strip()) as client,
             DaskEngine(client) as dask,
@@ -413,9 +378,7 @@ def parts(options: BenchOptions) -> dict[str, Any]:
     gpus, tables = options.pick(40, 400, 4000), {}
     with scratch() as folder:
         root = folder / "store"
-        make_windows(root, gpus, options.pick(1800, 14_400, 14_400), "jobs")
-        store = Store.open(root)
-        store.append({"jobs": store.sql(JOBS).table}, "jobs")
+        store = make_windows(root, gpus, options.pick(1800, 14_400, 14_400), "jobs")
         store.compact(offline=True)
         rows = store.sql("select count(*) as n from telemetry").to_pylist()[0]["n"]
         for name in QUESTIONS:
@@ -441,12 +404,8 @@ def parts(options: BenchOptions) -> dict[str, Any]:
 
 
 CHILDREN: dict[str, Callable[..., Any]] = {
-    "by_whorl": by_whorl,
-    "by_duckdb": by_duckdb,
-    "by_polars": by_polars,
-    "compact": compact,
-    "answered": answered,
-}
+    "by_whorl": by_whorl, "by_duckdb": by_duckdb, "by_polars": by_polars, "compact": compact, "answered": answered,
+}  # fmt: skip
 SECTIONS = {"day": day, "parts": parts}
 
 if __name__ == "__main__":

@@ -1,11 +1,7 @@
-"""How long it takes to simulate a fleet, and how much it varies beside the public cluster that it was fitted to.
+"""How much a simulated fleet varies beside the public cluster that it was fitted to.
 
-    python -m benchmarks.simulation [--only SECTION] [--quick | --long]
+    python -m benchmarks.simulation [--quick | --long]
 
-steady   27,648 GPUs to steady state under SGEMM, beside the same equations closed by plain bisection, one GPU at a time
-         in Python (on fewer GPUs, scaled by their number)
-in_time  256 GPUs through a simulated hour (--quick: a minute) with a reading a second, all of it stored, beside the
-         same control law written plainly, without storing (for a shorter span, scaled)
 spread   the population `longhorn` beside the SGEMM and PageRank files of Longhorn, by the same statistics: the data's
          value, the mean over seeds of the model, its standard deviation from seed to seed; more than three of these
          away is `apart`. The model is measured by the plan of the data: as many GPUs, each as often on as many days.
@@ -13,10 +9,8 @@ spread   the population `longhorn` beside the SGEMM and PageRank files of Longho
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,155 +19,14 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import ndimage, stats
 
-from whorl.benchmarks.harness import DATA, BenchOptions, in_turns, run, scratch, timed
-from whorl.probes.loads import run_load
-from whorl.simulation.control import BLOCK, DIE_S, DIE_SHARE, FILTER_S, SINK_S, SINK_SHARE, STEP_NS, STEP_S
-from whorl.simulation.fleet import CAP_SETTLES_AT, GPUS_PER_NODE, NODES_PER_CABINET, Fleet
-from whorl.simulation.load import IDLE, PAGERANK, SGEMM, Workload, find_load
+from whorl.benchmarks.harness import BenchOptions, public_file, run
+from whorl.simulation.fleet import GPUS_PER_NODE, NODES_PER_CABINET, Fleet
+from whorl.simulation.load import PAGERANK, SGEMM, Workload
 from whorl.simulation.models import PARAMETERS, V100
 from whorl.simulation.spread import Spread, find_population
-from whorl.simulation.stepping import Simulation
-from whorl.store import Store
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-SEED, PLAIN_GPUS = 1, 8
-
-# -- speed -----------------------------------------------------------------------------------------------------------
-
-
-class PlainGpu:
-    """One GPU of a fleet, as a person would write its physics: numbers and `math`, no arrays."""
-
-    def __init__(self, fleet: Fleet, gpu: int) -> None:
-        silicon = fleet.silicon
-        self.model = fleet.model
-        self.bins: list[float] = fleet.model.clocks_mhz.tolist()
-        self.voltage, self.leakage = float(silicon.voltage[gpu]), float(silicon.leakage[gpu])
-        self.capacitance, self.board = float(silicon.capacitance[gpu]), float(silicon.board[gpu])
-        self.sensor, self.cap = float(silicon.sensor[gpu]), float(silicon.cap_w[gpu])
-        self.inlet, self.resistance = float(silicon.inlet_c[gpu]), float(silicon.resistance_k_w[gpu])
-        self.preheat = float(silicon.preheat_k_w[gpu])
-        self.own = self.resistance - self.preheat
-        self.top = max(i for i, clock in enumerate(self.bins) if clock <= silicon.ceiling_mhz[gpu] + 1e-6)
-
-    def watts(self, clock: float, celsius: float, work: Workload) -> float:
-        model = self.model
-        above = max(0.0, (clock - model.knee_mhz) / (model.max_clock_mhz - model.knee_mhz))
-        volts = (model.min_v + (model.max_v - model.min_v) * above) * self.voltage
-        dynamic = work.activity * model.dynamic_w * self.capacitance
-        dynamic *= (volts / model.max_v) ** 2 * clock / model.max_clock_mhz
-        leakage = model.leakage_w * self.leakage * (volts / model.leakage_v) ** 3
-        leakage *= math.exp(model.leakage_per_k * (celsius - 60.0))
-        memory = model.memory_w_per_gb_s * work.bandwidth_share * model.bandwidth_gb_s
-        return model.board_w * self.board + dynamic + leakage + memory
-
-    def settle(self, clock: float, work: Workload) -> tuple[float, float]:
-        celsius = 60.0
-        for _ in range(40):
-            watts = self.watts(clock, celsius, work)
-            celsius += 0.7 * (min(self.inlet + self.resistance * watts, 125.0) - celsius)
-        return watts, celsius
-
-    def steady(self, work: Workload) -> float:
-        """The clock (MHz) at which the GPU settles."""
-        low, high = 0, self.top
-        while low < high:
-            middle = (low + high + 1) // 2
-            watts, celsius = self.settle(self.bins[middle], work)
-            fits = watts * self.sensor <= CAP_SETTLES_AT * self.cap and celsius <= self.model.slowdown_c
-            low, high = (middle, high) if fits else (low, middle - 1)
-        return self.bins[low]
-
-
-def plain_hour(fleet: Fleet, gpus: int, seconds: float) -> list[float]:
-    """The control law, one GPU after the other in each step; returns the filtered power (W) of each at the end."""
-    boards = [PlainGpu(fleet, gpu) for gpu in range(gpus)]
-    bins = [0] * gpus
-    slots = []
-    for board in boards:
-        watts, _ = board.settle(board.bins[0], IDLE)
-        sink = (SINK_SHARE * board.own + board.preheat) * watts
-        slots.append([DIE_SHARE * board.own * watts, sink, watts * board.sensor])
-    heat, sum_w, upstream = 1 - math.exp(-STEP_S / DIE_S), [0.0] * gpus, 0.0
-    block, lag = 1 - math.exp(-STEP_S * BLOCK / SINK_S), 1 - math.exp(-STEP_S / FILTER_S)
-    energy = [0.0] * gpus
-    for step in range(1, round(seconds / STEP_S) + 1):
-        for i, board in enumerate(boards):
-            bin_, (die, sink, filtered) = bins[i], slots[i]
-            celsius = board.inlet + die + sink
-            watts = board.watts(board.bins[bin_], celsius, SGEMM)
-            energy[i] += watts * STEP_S
-            sum_w[i] += watts
-            die += heat * (DIE_SHARE * board.own * watts - die)
-            filtered += lag * (watts * board.sensor - filtered)
-            if filtered > 0.9975 * board.cap or celsius > board.model.slowdown_c:
-                bin_ -= 8 if filtered > 1.05 * board.cap else 1
-            elif filtered < 0.985 * board.cap and celsius < board.model.slowdown_c - 1:
-                bin_ += 1
-            bins[i], slots[i] = min(max(bin_, 0), board.top), [die, sink, filtered]
-        if step % BLOCK == 0:
-            for i, board in enumerate(boards):
-                mean = sum_w[i] / BLOCK
-                goal = SINK_SHARE * board.own * mean + board.preheat * upstream
-                slots[i][1] += block * (goal - slots[i][1])
-                upstream, sum_w[i] = mean, 0.0
-    return [slot[2] for slot in slots]
-
-
-def steady(options: BenchOptions) -> dict[str, Any]:
-    """27,648 GPUs, and how far the two ways are apart."""
-    gpus, few = options.pick(2000, 27_648, 27_648), 200
-    fleet = Fleet.draw(V100, gpus, SEED)
-    healthy = np.flatnonzero(fleet.fault < 0)[:few].tolist()
-    clocks: dict[str, Any] = {}
-
-    def whorl() -> dict[str, Any]:
-        figures = timed(lambda: Fleet.draw(V100, gpus, SEED).steady(SGEMM))
-        clocks["whorl"] = figures.pop("answer").clock_mhz[healthy]
-        return figures
-
-    def plain() -> dict[str, Any]:
-        figures = timed(lambda: [PlainGpu(fleet, gpu).steady(SGEMM) for gpu in healthy])
-        clocks["plain"] = np.array(figures.pop("answer"))
-        return figures | {"cpu_s": figures["cpu_s"] * gpus / len(healthy)}
-
-    table = in_turns({"plain": plain, "whorl": whorl}, options.pick(1, 5, 7), against="plain")
-    off = np.abs(clocks["whorl"] - clocks["plain"])
-    return {"gpus": gpus, "gpus_of_plain": len(healthy), **table, "largest_difference_mhz": float(off.max())}
-
-
-def in_time(options: BenchOptions) -> dict[str, Any]:
-    """256 GPUs with all that is stored."""
-    gpus, hours, plain_s = 256, 1 / 60 if options.size == "quick" else 1.0, 20.0
-    load, fleet = find_load("gemm"), Fleet.draw(V100, 256, SEED, faults=0)
-    rows: list[int] = []
-
-    def stored() -> dict[str, Any]:
-        with scratch() as folder:
-            figures = timed(lambda: run_load(Store.create(folder / "S"), fleet, load, hours=hours))
-            rows.append(figures.pop("answer").rows["telemetry"])
-        return figures
-
-    def not_stored() -> dict[str, Any]:
-        simulation = Simulation(fleet, load, began_ns=0)
-        return timed(partial(simulation.advance, round(hours * 3.6e12)))
-
-    def plain() -> dict[str, Any]:
-        figures = timed(partial(plain_hour, fleet, PLAIN_GPUS, plain_s))
-        del figures["answer"]
-        return figures | {"cpu_s": figures["cpu_s"] * gpus * hours * 3600 / (PLAIN_GPUS * plain_s)}
-
-    contenders = {"plain": plain, "stored": stored, "not stored": not_stored}
-    table = in_turns(contenders, options.pick(1, 3, 5), against="plain")
-    constant = Simulation(fleet, find_load("constant"), began_ns=-round(find_load("constant").begins_s * 1e9))
-    constant.advance(round(plain_s * 1e9))
-    off = np.abs(constant.filtered_power_w[:PLAIN_GPUS] - np.array(plain_hour(fleet, PLAIN_GPUS, plain_s)))
-    return {"gpus": gpus, "hours": hours, "steps": round(hours * 3.6e12 / STEP_NS), "telemetry_rows": rows[-1], **table,
-            "largest_difference_of_filtered_power_w": round(float(off.max()), 2)}  # fmt: skip
-
-
-# -- spread ----------------------------------------------------------------------------------------------------------
 
 HEALTHY_PCT = 6.0
 FAST_MODE_PCT = -1.5
@@ -195,10 +48,12 @@ class Runs:
     rear: Ints
 
 
-def compared(data: Mapping[str, Mapping[str, float]], drawn: list[dict[str, dict[str, float]]]) -> list[dict[str, Any]]:
+def compared(
+    measured: Mapping[str, Mapping[str, float]], drawn: list[dict[str, dict[str, float]]]
+) -> list[dict[str, Any]]:
     """A row for each statistic of each workload."""
     rows = []
-    for workload, statistics in data.items():
+    for workload, statistics in measured.items():
         for name, value in statistics.items():
             model = np.array([board[workload][name] for board in drawn])
             mean, sd = float(model.mean()), float(model.std(ddof=1))
@@ -209,10 +64,8 @@ def compared(data: Mapping[str, Mapping[str, float]], drawn: list[dict[str, dict
 
 def spread(options: BenchOptions) -> dict[str, Any]:
     """28 statistics of the two files."""
-    if not (DATA / "longhorn").is_dir():
-        return {"did_not_run": "the public files are not beside the clone"}
     population, seeds = find_population("longhorn"), options.pick(2, 20, 40)
-    gemm, rank = read(DATA / "longhorn")
+    gemm, rank = read(public_file("longhorn"))
     drawn = [
         {"sgemm": of_sgemm(simulated(gemm, SGEMM, seed, population)),
          "pagerank": of_pagerank(simulated(rank, PAGERANK, seed, population))}
@@ -388,7 +241,5 @@ def _robust_sd(values: Floats) -> float:
     return float(stats.median_abs_deviation(values, scale="normal"))
 
 
-SECTIONS = {"steady": steady, "in_time": in_time, "spread": spread}
-
 if __name__ == "__main__":
-    run("simulation", SECTIONS, packages=("numpy", "pyarrow"))
+    run("simulation", {"spread": spread}, packages=("numpy", "pyarrow"))

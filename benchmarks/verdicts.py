@@ -24,7 +24,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 from scipy import special, stats
 
@@ -36,31 +35,26 @@ from whorl.analysis.verdicts.judge import ERROR_RATE, ERROR_RATE_ALONE, MOST_P, 
 from whorl.analysis.verdicts.levels import RELEVANT, levels
 from whorl.analysis.verdicts.ranks import ClusterContext, judged_job
 from whorl.analysis.verdicts.verdict import Part
-from whorl.benchmarks.fleets import FAULTS, POPULATIONS, PROBES, MadeFleet, Oracle, fleet_of
-from whorl.benchmarks.harness import DATA, BenchOptions, run, say, scratch, share
+from whorl.benchmarks.fleets import (
+    FAULTS,
+    PER_NODE,
+    POPULATIONS,
+    PROBES,
+    Bools,
+    Floats,
+    Ints,
+    Oracle,
+    Random,
+    figures_of,
+    place_name,
+)
+from whorl.benchmarks.harness import BenchOptions, public_file, run, say, scratch, share, share_of
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-Random = np.random.Generator
-PER_NODE = 4
 
 EFFECTS = (0.01, 0.02, 0.03, 0.05, 0.10)
 FILES = ("sgemm", "pagerank", "resnet50", "bert")
 _RIGHT = {"memory": {Part.MEMORY}, "compute": {Part.UNEXPLAINED, Part.CAP}, "heat": {Part.HEAT}}
-Rule = Callable[[Floats], npt.NDArray[np.bool_]]
-
-
-def _node_best(times: Floats) -> npt.NDArray[np.bool_]:
-    """Less than 90 % of the speed of the best of its node."""
-    best = np.repeat([part.min() for part in np.split(times, range(PER_NODE, len(times), PER_NODE))], PER_NODE)
-    return times > best[: len(times)] / 0.9
-
-
-def _beyond(limit: Callable[[Floats], float]) -> Rule:
-    return lambda times: times > limit(times)
 
 
 def _tukey(times: Floats) -> float:
@@ -73,15 +67,12 @@ def _modified_z(times: Floats) -> float:
     return middle + 3.5 * 1.4826 * float(np.median(np.abs(times - middle)))
 
 
-RULES: dict[str, Rule] = {
-    "10 % below the node's best": _node_best,
-    "5 % above the median": _beyond(lambda times: 1.05 * float(np.median(times))),
-    "25 % above the median": _beyond(lambda times: 1.25 * float(np.median(times))),
-    "Tukey's fence": _beyond(_tukey),
-    "modified z above 3.5": _beyond(_modified_z),
-    "mean + 3 sd": _beyond(lambda times: float(times.mean() + 3 * times.std(ddof=1))),
-}
-"""Rules used elsewhere, from their documentation: a GPU is named if one probe says so."""
+RULES: dict[str, Callable[[Floats], float]] = {
+    "5 % above the median": lambda times: 1.05 * float(np.median(times)), "Tukey's fence": _tukey,
+    "modified z above 3.5": _modified_z,
+    "mean + 3 sd": lambda times: float(times.mean() + 3 * times.std(ddof=1)),
+}  # fmt: skip
+"""The time above which rules used elsewhere name a GPU, from their documentation: if one probe says so."""
 
 
 # -- a campaign of three probes -------------------------------------------------------------------------------------
@@ -115,38 +106,32 @@ oracle = cache(Oracle)
 """The oracle of a population; it draws many fleets."""
 
 
-def whorl_names(fleet: MadeFleet, fault: str | None, counts: Counter[str]) -> Bools:
-    """(gpus,) whom `judged` names; counts whether the first cause of a faulty one is right, and nodes and batches."""
-    place = {name: number for number, name in enumerate(fleet.names)}
-    names = np.zeros(len(fleet.names), dtype=bool)
-    for row in judged(fleet.campaign).rows:
-        counts[f"{row.level} verdicts"] += 1
-        if row.level is Level.GPU:
-            names[place[row.name]] = True
-            if fault is not None and fleet.faulty[place[row.name]] and row.causes:
-                counts["with a cause"] += 1
-                counts["right"] += row.causes[0].what in _RIGHT[fault]
-    return names
-
-
 def of_fleets(fleets: int, seed: int, gpus: int, population: str, **faults: Any) -> dict[str, Any]:
-    """The rates of all rules over fleets of one kind."""
+    """The rates of all rules over fleets of one kind, and whether the first cause of a faulty GPU is right."""
     rules = {name: RuleCounts() for name in ("whorl", "oracle", *RULES)}
-    counts: Counter[str] = Counter()
+    places = {place_name(gpu): gpu for gpu in range(gpus)}
+    causes: list[bool] = []
+    node_verdicts = 0
     law, fault = oracle(population, sittings=faults.get("sittings", 2)), faults.get("fault")
     for number in range(fleets):
         random = np.random.default_rng([seed, number, gpus, POPULATIONS.index(population)])
-        fleet = fleet_of(random, gpus, population, **faults)
-        level = fleet.figures.levels()
-        rules["whorl"].add(whorl_names(fleet, fault, counts), fleet.faulty)
+        fleet = figures_of(random, gpus, population, **faults)
+        level, names = fleet.levels(), np.zeros(gpus, dtype=bool)
+        for row in judged(fleet.probed(random)).rows:
+            node_verdicts += row.level is Level.NODE
+            if row.level is Level.GPU:
+                names[places[row.name]] = True
+                if fault is not None and fleet.faulty[places[row.name]] and row.causes:
+                    causes.append(row.causes[0].what in _RIGHT[fault])
+        rules["whorl"].add(names, fleet.faulty)
         rules["oracle"].add(law.names(level, int(fleet.faulty.sum())), fleet.faulty)
-        for name, rule in RULES.items():
-            rules[name].add(np.any([rule(np.exp(level[probe])) for probe in PROBES], axis=0), fleet.faulty)
+        for name, limit in RULES.items():
+            times = [np.exp(level[probe]) for probe in PROBES]
+            rules[name].add(np.any([of_probe > limit(of_probe) for of_probe in times], axis=0), fleet.faulty)
     return {
         "population": population, "gpus": gpus, **faults, "fleets": fleets,
         "healthy_gpus": rules["whorl"].counts["healthy"], "faulty_gpus": rules["whorl"].counts["faulty"],
-        "cause_right": share(counts["right"], counts["with a cause"]),
-        "node_verdicts": counts[f"{Level.NODE} verdicts"],
+        "cause_right": share_of(causes), "node_verdicts": node_verdicts,
         "rules": {name: figures.as_dict() for name, figures in rules.items()},
     }  # fmt: skip
 
@@ -192,7 +177,6 @@ NODES: dict[str, Callable[[Random, int], Floats]] = {
 ONE_FIGURE = (*SILICON, *NODES, "glitches")
 SLOWER = {"none": 1.0, "7 sd": 0.6, "10 %": 0.6, "5 %": 0.3, "3 %": 0.3}
 """Of three GPUs, with the part of the fleets that is drawn."""
-PEERS = ("5 % above the median", "Tukey's fence", "modified z above 3.5", "mean + 3 sd")
 RATE = 0.03
 
 
@@ -290,7 +274,7 @@ def cell(fleets: int, nodes: int, population: str, effect: str) -> dict[str, Any
     size, unit = effect.split() if effect != "none" else ("0", "%")
     slower = float(size) * float(law.std()) if unit == "sd" else float(size) / 100
     cut = float(law[int(len(law) * (1 - RATE / gpus))])  # beyond it lie 3 healthy GPUs in 100 fleets
-    rules = {name: RuleCounts() for name in ("whorl", "rival", "oracle", *PEERS)}
+    rules = {name: RuleCounts() for name in ("whorl", "rival", "oracle", *RULES)}
     of_oracle = in_common = 0
     for number in range(fleets):
         random = np.random.default_rng([21, nodes, ONE_FIGURE.index(population), number, int(100 * slower)])
@@ -304,7 +288,8 @@ def cell(fleets: int, nodes: int, population: str, effect: str) -> dict[str, Any
         off = fleet.deviations
         names = {
             "whorl": named_by_whorl(fleet)[0], "rival": by_rival(off, fleet.node),
-            "oracle": off - fleet.node_effects > cut, **{name: np.asarray(RULES[name](np.exp(off))) for name in PEERS},
+            "oracle": off - fleet.node_effects > cut,
+            **{name: np.exp(off) > limit(np.exp(off)) for name, limit in RULES.items()},
         }  # fmt: skip
         for name, counts in rules.items():
             counts.add(names[name], faulty)
@@ -448,12 +433,11 @@ def ranks(options: BenchOptions) -> dict[str, Any]:
 
 def longhorn(_options: BenchOptions) -> dict[str, Any]:
     """Who is named in the whole, and which names of one half of the dates are named in the other."""
-    if not (DATA / "longhorn").is_dir():
-        return {"did_not_run": "the public files are not beside the clone"}
+    files = public_file("longhorn")
     with scratch() as folder:
         store = Store.create(folder / "store")
         for name in FILES:
-            import_file(store, DATA / "longhorn" / f"{name}.csv.gz", Options(cluster="longhorn"))
+            import_file(store, files / f"{name}.csv.gz", Options(cluster="longhorn"))
         whole = probed(store, every=True)
     dated = whole.runs.filter((pl.col("workload") == "sgemm") & pl.col("began").is_not_null())
     before = pl.col("began") < dated["began"].median()

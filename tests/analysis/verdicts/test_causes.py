@@ -18,7 +18,7 @@ from whorl.analysis.verdicts.changes import typical_size
 from whorl.analysis.verdicts.judge import judged
 from whorl.analysis.verdicts.states import HUNGRY, IDLING, RISE, THROTTLED, TOP, UNDER, WORK, Channel
 from whorl.analysis.verdicts.verdict import Action, Part, Quantity
-from whorl.benchmarks.fleets import fleet_of
+from whorl.benchmarks.fleets import figures_of, place_name
 from whorl.tests.analysis.verdicts.made import GEMM, RUN_S, STREAM, Change, fleet
 from whorl.tests.sizes import count
 
@@ -162,11 +162,13 @@ def test_a_gpu_that_is_slow_in_compute_at_its_clock_is_not_called_power_cap(*, a
     """Caps hold clocks 1.8 % apart, by the luck of the silicon; what is rare of the slow GPUs is the rest."""
     explanation = 0
     for seed in range(4):
-        drawn = fleet_of(np.random.default_rng([38, seed]), 64, "normal", faults=3, fault="compute", effect=0.03)
-        runs = drawn.campaign.runs.filter((pl.col("workload") == "gemm") | (not alone))
-        verdicts = {verdict.name: verdict for verdict in judged(replace(drawn.campaign, runs=runs)).rows}
+        random = np.random.default_rng([38, seed])
+        drawn = figures_of(random, 64, "normal", faults=3, fault="compute", effect=0.03)
+        campaign = drawn.probed(random)
+        runs = campaign.runs.filter((pl.col("workload") == "gemm") | (not alone))
+        verdicts = {verdict.name: verdict for verdict in judged(replace(campaign, runs=runs)).rows}
         for gpu in np.flatnonzero(drawn.faulty):
-            verdict = verdicts.pop(drawn.names[gpu], None)
+            verdict = verdicts.pop(place_name(int(gpu)), None)
             if verdict is not None:
                 explanation += 1
                 assert [cause.what for cause in verdict.causes] == [Part.UNEXPLAINED]
