@@ -292,6 +292,27 @@ def plain(text: str, most: int | None = None) -> str:
     return escape(short, quote=False)
 
 
+def names_axis(names: Sequence[str], places: Sequence[float] | None = None, **properties: Any) -> dict[str, Any]:
+    """An upright axis of names, the first on top: it is at 0, and the next at 1, or they are at these places."""
+    ticks, ends = (
+        (range(len(names)), [len(names) - 0.5, -0.5]) if places is None else (places, [-0.6, len(names) - 0.4])
+    )
+    quiet = {"zeroline": False, "showgrid": False}
+    return {"tickvals": list(ticks), "ticktext": list(names), "range": ends, **quiet, **properties}
+
+
+def upright(at: Any, colour: str, layer: str = "below") -> dict[str, Any]:
+    """A dotted line from the bottom of a figure to its top."""
+    line = {"color": colour, "width": 1, "dash": "dot"}
+    return {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1, "line": line, "layer": layer}
+
+
+def stretch(began: Any, ended: Any, colour: str, opacity: float = 1.0) -> dict[str, Any]:
+    """A band from the bottom of a figure to its top, behind what is drawn."""
+    sides = {"x0": began, "x1": ended, "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 0}}
+    return {"type": "rect", **sides, "fillcolor": colour, "opacity": opacity, "layer": "below"}
+
+
 # -- a brush and the chosen GPUs ----------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import polars as pl
 from ...analysis.energy.quote import NO_VERDICT
 from ..style import BLUE, GREY, ORANGE, RED, layout
 from ..words import MISSING, many, unit_of, with_interval, with_interval_in_unit
-from .drawing import Bar, Figure, Scatter, error_bars, figure_of, plain
+from .drawing import Bar, Figure, Scatter, error_bars, figure_of, names_axis, plain
 
 PARTS = {
     "job": ("attributed_j", "of jobs", BLUE),
@@ -137,13 +137,7 @@ def largest(rows: pl.DataFrame) -> Figure:
             margin={"l": 20 + 7 * max(map(len, names), default=0), "r": 24, "t": 12, "b": 52},
             showlegend=False,
             xaxis={"title": {"text": unit, "standoff": 6}, "zeroline": True, "rangemode": "tozero"},
-            yaxis={
-                "tickvals": list(range(rows.height)),
-                "ticktext": [plain(name) for name in names],
-                "range": [max(rows.height, 1) - 0.4, -0.6],
-                "showgrid": False,
-                "zeroline": False,
-            },
+            yaxis=names_axis([plain(name) for name in names], range=[max(rows.height, 1) - 0.4, -0.6]),
         ),
     )
 
@@ -181,13 +175,12 @@ def places(rows: pl.DataFrame) -> Figure | None:
         hovertemplate="%{text}<extra></extra>",
         showlegend=False,
     )
-    ticks = {"tickvals": at, "ticktext": [plain(name) for name in names], "range": [len(at) - 0.4, -0.6]}
     return figure_of(
         [points],
         layout(
             96 + 24 * max(3, len(at)),
             margin={"l": 24 + 8 * max(len(name) for name in names), "r": 24, "t": 12, "b": 52},
             xaxis={"title": {"text": "slower than the median GPU, %", "standoff": 6}, "zeroline": True},
-            yaxis=ticks | {"zeroline": False},
+            yaxis=names_axis([plain(name) for name in names], range=[len(at) - 0.4, -0.6], showgrid=True),
         ),
     )

@@ -32,10 +32,12 @@ from .drawing import (
     figure_of,
     mark,
     marks,
+    names_axis,
     plain,
     points,
     single,
     stacked,
+    stretch,
     thinned,
 )
 
@@ -176,14 +178,7 @@ def overview(probes: Sequence[Against], marked: Mapping[str, Look]) -> Figure:
             margin={"l": 100, "r": 16, "t": 40, "b": 48},
             boxmode="overlay",
             xaxis=PERCENT.axis(ends, "slower than the median GPU, %"),
-            yaxis={
-                "tickvals": list(range(len(rows))),
-                "ticktext": [plain(probe.probe, _LETTERS) for probe in rows],
-                "automargin": True,
-                "range": [-0.6, len(rows) - 0.4],
-                "zeroline": False,
-                "showgrid": False,
-            },
+            yaxis=names_axis([plain(probe.probe, _LETTERS) for probe in rows], range(len(rows)), automargin=True),
         ),
     )
 
@@ -586,9 +581,7 @@ def _windows(lines: Timelines, gpu: str) -> tuple[list[str], list[dict[str, Any]
         inside = (lines.time_s >= window.began_s) & (lines.time_s <= window.ended_s)
         running[inside] = f"<br>measuring {plain(window.probe)}"
         middle_s = (window.began_s + window.ended_s) / 2
-        band = {"type": "rect", "xref": "x", "yref": "paper", "x0": window.began_s, "x1": window.ended_s}
-        look = {"y0": 0, "y1": 1, "fillcolor": GREY, "opacity": 0.10, "line": {"width": 0}, "layer": "below"}
-        bands.append(band | look)
+        bands.append(stretch(window.began_s, window.ended_s, GREY, 0.10))
         if middle_s - named_s >= apart:
             named_s = middle_s
             text = {"text": plain(window.probe, _LETTERS), "textangle": -35, "font": {"size": 11}, "name": "wide"}

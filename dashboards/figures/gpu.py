@@ -27,11 +27,24 @@ from ..words import (
     percent,
     with_interval,
 )
-from .drawing import PERCENT, Bar, Figure, Heatmap, Scatter, error_bars, figure_of, plain, single
+from .drawing import (
+    PERCENT,
+    Bar,
+    Figure,
+    Heatmap,
+    Scatter,
+    error_bars,
+    figure_of,
+    names_axis,
+    plain,
+    single,
+    stretch,
+    upright,
+)
 
 _NO_MARGIN = {"zeroline": False, "showgrid": False}
-_NAMES: dict[str, Any] = {**_NO_MARGIN, "automargin": True, "ticklabelstandoff": 6}
-"""An axis of names."""
+_BESIDE: dict[str, Any] = {"automargin": True, "ticklabelstandoff": 6}
+"""Of an axis of names."""
 
 
 def figure_name(figure: str) -> str:
@@ -104,12 +117,7 @@ def causes(verdict: Verdict) -> Figure:
                 "range": [float(edges.min()) - margin, float(edges.max()) + margin],
                 "zeroline": True,
             },
-            yaxis=_NAMES
-            | {
-                "tickvals": rows,
-                "ticktext": [f"{name}<br>{text}" for name, text in zip(names, texts, strict=True)],
-                "range": [-0.6, len(rows) - 0.4],
-            },
+            yaxis=names_axis([f"{name}<br>{text}" for name, text in zip(names, texts, strict=True)], rows, **_BESIDE),
         ),
     )
 
@@ -216,12 +224,11 @@ def _rows(rows: Sequence[PeerRow], title: str) -> Figure:
             margin={"l": 8, "r": 12, "t": 32, "b": 52},
             legend=LEGEND | {"tracegroupgap": 0},
             xaxis=PERCENT.axis([min(values), max(values)], title),
-            yaxis=_NAMES
-            | {
-                "tickvals": list(places),
-                "ticktext": ["<br>".join(plain(line, 30) for line in row.label.split("\n", 1)) for row in rows],
-                "range": [-0.6, len(rows) - 0.4],
-            },
+            yaxis=names_axis(
+                ["<br>".join(plain(line, 30) for line in row.label.split("\n", 1)) for row in rows],
+                places.tolist(),
+                **_BESIDE,
+            ),
         ),
     )
 
@@ -292,17 +299,8 @@ def past(line: Line, changes: Sequence[tuple[Change, str]] = (), marks: Sequence
     traces += [
         _marked([mark for mark in marks if _look(mark) == look], high) for look in dict.fromkeys(map(_look, marks))
     ]
-    across: dict[str, Any] = {"xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
-    bands = [
-        {"type": "rect", "x0": since, "x1": at, "fillcolor": "rgba(230,159,0,0.22)", "line": {"width": 0}, **across}
-        for _, _, since, at in dated
-    ]
-    lines = [
-        {"type": "line", "x0": mark.at, "x1": mark.at, "line": {"width": 1, "dash": "dot", "color": _look(mark)[1]},
-         **across}
-        for mark in marks
-        if mark.what in _MARKS
-    ]  # fmt: skip
+    bands = [stretch(since, at, "rgba(230,159,0,0.22)") for _, _, since, at in dated]
+    lines = [upright(mark.at, _look(mark)[1]) for mark in marks if mark.what in _MARKS]
     times = [sitting.began for sitting in sittings if sitting.began is not None]
     return figure_of(
         traces,
@@ -429,13 +427,7 @@ def clock(reasons: Reasons) -> Figure:
         for step in np.flatnonzero(np.isfinite(held.share)).tolist():
             texts[row][int(x[step])] = _step_text(reasons, held, step)
     middles = [float(x[gap]) + 0.5 + _GAP / 2 for gap in gaps.tolist()]
-    breaks = [
-        {
-            "type": "line", "yref": "paper", "x0": middle, "x1": middle, "y0": 0, "y1": 1,
-            "line": {"width": 1, "dash": "dot", "color": "rgba(138,143,152,0.8)"},
-        }
-        for middle in middles
-    ]  # fmt: skip
+    breaks = [upright(middle, "rgba(138,143,152,0.8)", "above") for middle in middles]
     ticks, tick_texts = _time_ticks(reasons, x)
     return figure_of(
         [
@@ -458,12 +450,7 @@ def clock(reasons: Reasons) -> Figure:
                 "tickvals": ticks, "ticktext": tick_texts, "range": [-0.5, width - 0.5], "tickangle": 0,
                 "title": {"text": "UTC"},
             },
-            yaxis=_NAMES
-            | {
-                "tickvals": list(range(len(reasons.held))),
-                "ticktext": [f"{reason_name(held)}, {part_of(held.whole, 1.0)}" for held in reasons.held],
-                "range": [len(reasons.held) - 0.5, -0.5],
-            },
+            yaxis=names_axis([f"{reason_name(held)}, {part_of(held.whole, 1.0)}" for held in reasons.held], **_BESIDE),
         ),
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from ...analysis.replay.findings import PolicyGain
 from ...analysis.replay.outcome import UNFAIR, Outcome
 from ...analysis.replay.world import World
 from ..style import BLUE, GREY, LEGEND, SKY, SLOWNESS, layout, line_of
-from .drawing import Bar, Figure, Scatter, error_bars, figure_of, single
+from .drawing import Bar, Figure, Scatter, error_bars, figure_of, names_axis, single, upright
 
 Floats = NDArray[np.float64]
 
@@ -36,16 +36,8 @@ def jct_distribution(jct_s: Mapping[str, Floats]) -> Figure:
 
 def fairness_distribution(fairness: Mapping[str, Floats]) -> Figure:
     """The share of jobs up to a finish-time fairness, by policy. `fairness`: (jobs,) pooled over the seeds."""
-    limit = {
-        "x0": UNFAIR,
-        "x1": UNFAIR,
-        "yref": "paper",
-        "y0": 0,
-        "y1": 1,
-        "line": {"width": 1, "dash": "dot", "color": GREY},
-    }
     axis = {"title": {"text": "finish-time fairness"}, **_RATIO_AXIS}
-    return _distribution(fairness, "up to %{x:.2f}", xaxis=axis, shapes=[{"type": "line", **limit}])
+    return _distribution(fairness, "up to %{x:.2f}", xaxis=axis, shapes=[upright(UNFAIR, GREY, "above")])
 
 
 def _distribution(numbers: Mapping[str, Floats], hover: str, **axes: Any) -> Figure:
@@ -296,14 +288,6 @@ def gain_by_seed(gains: Sequence[PolicyGain]) -> Figure:
             showlegend=False,
             margin={"l": 64, "r": 16, "t": 24, "b": 52},
             xaxis={"title": {"text": f"gain {gains[0].heading}, %"}, "zeroline": True, "zerolinewidth": 2},
-            yaxis={
-                "tickvals": rows,
-                "ticktext": [gain.policy for gain in gains],
-                "range": [-0.6, len(gains) - 0.4],
-                "showgrid": False,
-                "zeroline": False,
-                "automargin": True,
-                "ticklabelstandoff": 6,
-            },
+            yaxis=names_axis([gain.policy for gain in gains], rows, automargin=True, ticklabelstandoff=6),
         ),
     )

@@ -16,7 +16,7 @@ from ...store.vocabulary import OUT_OF_USE, EventKind
 from ..style import BLUE, GREEN, GREY, LEGEND, OLIVE, ORANGE, PINK, RED, SKY, layout
 from ..words import duration, many
 from .drawing import Bar as BarTrace
-from .drawing import Figure, Scatter, ending, figure_of, plain, single
+from .drawing import Figure, Scatter, ending, figure_of, names_axis, plain, single, stretch, upright
 
 Names = Mapping[Key, str]
 
@@ -36,6 +36,8 @@ _SHORT = {
     "hw_slowdown": "HW slowdown",
 }
 _BREAK = np.array([np.nan])
+_ROWS: dict[str, Any] = {"tickfont": {"size": 11}, "fixedrange": True}
+"""Of the axis of rows of bars."""
 _PART = 12  # characters of a UUID: `GPU-` and eight digits
 _LONG = 20
 
@@ -214,13 +216,7 @@ class _Drawing:
                 }
             )  # fmt: skip
         if rows:
-            self._axes[-1] |= {
-                "tickvals": list(range(len(rows))),
-                "ticktext": [plain(row) for row in rows],
-                "tickfont": {"size": 11},
-                "range": [len(rows) - 0.5, -0.5],
-                "fixedrange": True,
-            }
+            self._axes[-1] |= names_axis([plain(row) for row in rows], showgrid=True, **_ROWS)
 
     def _axis(self, panel: int) -> str:
         number = range(1, len(self._axes) + 1)[panel]
@@ -371,42 +367,22 @@ def of_happened(lanes: Arranged, since: int, until: int) -> Figure | None:
                 "automargin": "bottom",
                 "hoverformat": "%Y-%m-%d %H:%M:%S",
             },
-            yaxis={
-                "tickvals": list(range(len(lanes.rows))),
-                "ticktext": lanes.rows,
-                "range": [len(lanes.rows) - 0.5, -0.5],
-                "tickfont": {"size": 11},
-                "fixedrange": True,
-                "zeroline": False,
-                "showgrid": False,
-            },
+            yaxis=names_axis(lanes.rows, **_ROWS),
         ),
     )
 
 
 def behind(events: Happened, since: int, until: int) -> list[dict[str, Any]]:
     """Runs (else jobs) of one GPU as bands, and events as lines, for the layout of a figure of the same time."""
-    common = {"xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
     gpus = {bar.key for bar in (*events.runs, *events.jobs)}
     bars = (events.runs or events.jobs) if len(gpus) == 1 and None not in gpus else ()
     bands = [
-        {
-            "type": "rect",
-            "x0": max(bar.began, since) / 1e6,
-            "x1": min(bar.ended or until, until) / 1e6,
-            "fillcolor": GREY,
-            "opacity": 0.13 if place % 2 == 0 else 0.07,
-            "line": {"width": 0},
-            **common,
-        }
+        stretch(
+            max(bar.began, since) / 1e6, min(bar.ended or until, until) / 1e6, GREY, 0.13 if place % 2 == 0 else 0.07
+        )
         for place, bar in enumerate(bars[:_BANDS])
     ]
-    lines = [
-        {"type": "line", "x0": mark.at / 1e6, "x1": mark.at / 1e6, "line": {"color": colour_of(mark.kind), "width": 1,
-         "dash": "dot"}, **common}
-        for mark in events.marks[:_LINES]
-    ]  # fmt: skip
-    return [*bands, *lines]
+    return [*bands, *(upright(mark.at / 1e6, colour_of(mark.kind)) for mark in events.marks[:_LINES])]
 
 
 def colour_of(kind: str) -> str:
