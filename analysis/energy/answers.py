@@ -23,7 +23,7 @@ from .billing import host_source
 from .books import ALL_ENERGY, COSTS, PARTS, REFUSED_FROM, Balance, Booked, EnergyQuestion, add_up, balance, booked
 from .carbon import NoFigure
 from .idle import IDLE_SOURCES
-from .readings import covered, has_telemetry, rows_since
+from .readings import covered, rows_since
 from .settings import EnergySettings, find_settings
 
 if TYPE_CHECKING:
@@ -134,8 +134,9 @@ def energy(
     if job is None:
         return answered(opened, by, booked(opened, question, progress=progress, engine=engine))
     jobs = _of_job(opened, job, question.cluster)
-    if jobs["cluster"][0] is not None and has_telemetry(opened, jobs["cluster"][0]):
-        question = replace(question, cluster=jobs["cluster"][0])  # its number is of no other cluster
+    on = jobs["cluster"][0]  # its number is of no other cluster
+    if on is not None and not covered(opened, cluster=on).is_empty():
+        question = replace(question, cluster=on)
     books = booked(opened, _of_these(opened, jobs, question), progress=progress, engine=engine)
     # A job that had a GPU of which no reading counts keeps it, with its bounds.
     pieces = _with_jobs(books, jobs).filter(pl.col("job_id").is_not_null()).with_columns(pl.lit(True).alias("counts"))

@@ -28,7 +28,7 @@ from .claims import ORDER, Claims, read_claims, with_activity
 from .claims import of_store as problems_of_store
 from .minutes import MeterPart, meter_parts
 from .nodes import with_measured_hosts
-from .readings import covered, has_telemetry, rows_since
+from .readings import covered, rows_since
 from .sensor import Reason, Times
 from .settings import EnergySettings, find_settings, holding
 
@@ -375,8 +375,6 @@ def time_covered(
 ) -> tuple[int, int, Sequence[str]]:
     """The time that is looked at, ns: what was asked for, else what the telemetry covers; and the clusters. Raises
     InputError where there is no telemetry in that time."""
-    if cluster and since is not None and until is not None and until > since and has_telemetry(store, cluster):
-        return min(nanoseconds(since), _LAST_NS), min(nanoseconds(until), _LAST_NS), [cluster]
     times = covered(store, cluster=cluster)
     of_cluster = "" if cluster is None else f" of cluster {cluster}"
     if times.is_empty():

@@ -100,7 +100,7 @@ class MeterPart:
     names: GpuRange
     cluster: str | None = None
     gpus: frozenset[tuple[str, str]] | None = None
-    """Only these; None: all of the range."""
+    """Only these of the range; None: all of it."""
 
     @property
     def label(self) -> str:
@@ -171,14 +171,14 @@ def meter_parts(
         else:
             groups.append([block])
             rows.append(of_block)
-    root = str(store.root.absolute())
+    root, chosen = str(store.root.absolute()), None if gpus is None else frozenset(gpus)
     return [
         MeterPart(
             root, (max(since_ns, blocks[0].ends[0]), min(until_ns, blocks[-1].ends[1])), tuple(blocks), names, cluster,
-            of_range,
+            chosen,
         )
         for blocks, of_blocks in zip(groups, rows, strict=True)
-        for names, of_range in stored.ranges(of_blocks / ROWS_OF_PART, gpus)
+        for names in stored.ranges(of_blocks / ROWS_OF_PART, gpus)
     ]  # fmt: skip
 
 
@@ -298,16 +298,12 @@ class _StoredDays:
         """Which part of all GPUs these are."""
         return 1.0 if gpus is None else min(len(gpus) / max(len(self.gpus), 1), 1.0)
 
-    def ranges(self, parts: float, gpus: Gpus | None) -> list[tuple[GpuRange, frozenset[tuple[str, str]] | None]]:
-        """GPUs (None: all) in so many parts: the range of their names, and those of these GPUs in it."""
+    def ranges(self, parts: float, gpus: Gpus | None) -> list[GpuRange]:
+        """GPUs (None: all) in so many parts, by ranges of their names."""
         names = self.gpus if gpus is None else sorted({gpu for _, gpu in gpus})
         count = max(1, min(math.ceil(parts), len(names)))
         bounds = [None, *(names[number * len(names) // count] for number in range(1, count)), None]
-        ranges = [GpuRange(*ends) for ends in pairwise(bounds)]
-        return [
-            (of_part, None if gpus is None else frozenset(key for key in gpus if key[1] in of_part))
-            for of_part in ranges
-        ]
+        return [GpuRange(*ends) for ends in pairwise(bounds)]
 
     def is_thin(self, day: int) -> bool:
         """Whether a day has hardly any readings of a GPU, as one of a campaign has that took minutes."""
@@ -409,16 +405,17 @@ def _parts_to_write(store: Store, day: int, stored: _StoredDays, claims: Claims)
     that were made before.
     """
     window = day * _DAY_NS, (day + 1) * _DAY_NS
-    gpus = None
+    gpus: frozenset[tuple[str, str]] | None = None
     if stored.is_pruned(day) and day in stored.files:
         of_day = f"ts >= {in_sql(window[0])} AND ts < {in_sql(window[1])}"
-        gpus = store.sql(f"SELECT DISTINCT cluster, gpu FROM {TELEMETRY.name} WHERE {of_day}").polars().rows()
+        gpus = frozenset(
+            store.sql(f"SELECT DISTINCT cluster, gpu FROM {TELEMETRY.name} WHERE {of_day}").polars().rows()
+        )
     parts = max(stored.rows_of(DayBlock(day, day)) / ROWS_OF_PART, len(stored.gpus) * _MINUTES / _ROWS_MADE)
     root = str(store.root.absolute())
     return [
-        (MeterPart(root, window, (DayBlock(day, day),), names, gpus=among), claims.of_gpus(names).touching(*window))
-        for names, among in stored.ranges(parts * stored.share(gpus), gpus)
-        if among != frozenset()
+        (MeterPart(root, window, (DayBlock(day, day),), names, gpus=gpus), claims.of_gpus(names).touching(*window))
+        for names in stored.ranges(parts * stored.share(gpus), gpus)
     ]
 
 

@@ -147,12 +147,6 @@ def covered(store: Store, *, cluster: str | None = None) -> pl.DataFrame:
     return ends_by_table.group_by("cluster").agg(pl.col("first").min(), pl.col("last").max()).sort("cluster")
 
 
-def has_telemetry(store: Store, cluster: str) -> bool:
-    """Whether there is any telemetry of a cluster: quicker than `covered`."""
-    first = f"where cluster = {quoted(cluster)} limit 1"
-    return any(len(store.sql(f"select 1 from {name} {first}").to_pylist()) for name in _tables(store))
-
-
 def rows_since(store: Store, since: Sequence[datetime], until: datetime, *, cluster: str | None = None) -> list[int]:
     """How many rows of telemetry there are from each of these times to `until` (UTC). Raises StoreError."""
     counts = ", ".join(f"count(*) filter (ts >= timestamp '{moment}') as n{n}" for n, moment in enumerate(since))
