@@ -124,8 +124,7 @@ _USE = {
     "held": pl.UInt32, "read_s": pl.Float64, "readings": pl.Int64, "idle_s": pl.Float64, "idle_low_s": pl.Float64,
     "idle_high_s": pl.Float64, "idle_since": pl.Int64, "has_readings": pl.Boolean,
 }  # fmt: skip
-_REASONS = ("carbon_reason", "cost_reason")
-_PIECE = (*PIECES, "held", "job_id", *COSTS, *_REASONS)
+_PIECE = PIECES | {"held": pl.UInt32(), "job_id": pl.String(), "all": pl.String()}
 
 
 def held_idle(
@@ -147,7 +146,7 @@ def held_idle(
     whole_gpus = held.filter(~pl.col("instance"))
     claims = {(str(cluster), str(gpu)): part for (cluster, gpu), part in whole_gpus.group_by(_KEYS)}
     around = since_ns - _LONGEST_NS, until_ns + _LONGEST_NS
-    uses, billed = [pl.DataFrame(schema=_USE)], []
+    uses, stretches = [pl.DataFrame(schema=_USE)], [pl.DataFrame(schema=_PIECE)]
     read = metered_readings(store, gpus=claims, since_ns=around[0], until_ns=around[1]) if claims else ()
     for readings, meters in chain.from_iterable(read):
         if progress is not None:
@@ -158,19 +157,13 @@ def held_idle(
             uses.append(use)
             part, began, ended = cut_apart(began, ended, changes(rates))
             energies = calibrated.over(np.full(len(part), gpu), began, ended)
-            billed.append(
-                priced(_pieces(energies, claims[key][row[part]], began, ended), rates, settings).select(_PIECE)
-            )
-    pieces = pl.concat(billed) if billed else None
-    lacking = [None if pieces is None else lacking_code(pieces, name) for name in _REASONS]
+            stretches.append(_pieces(energies, claims[key][row[part]], began, ended))
+    pieces = priced(pl.concat(stretches), rates, settings)
     gpus = _with_reasons(held.join(pl.concat(uses), on="held", how="left", maintain_order="left"))
 
     def added(keys: Sequence[str]) -> pl.DataFrame:
-        rows = _times(gpus, keys)
-        if pieces is None:
-            return rows.with_columns(pl.lit(None, pl.Float64).alias(name) for name in _ENERGY)
-        sums = add_up(pieces.with_columns(pl.lit("all").alias("all")), keys, errors=errors, also=COSTS)
-        return rows.join(sums.select(*keys, *_ENERGY), on=keys, how="left", nulls_equal=True, maintain_order="left")
+        sums = add_up(pieces, keys, errors=errors, also=COSTS).select(*keys, *_ENERGY)
+        return _times(gpus, keys).join(sums, on=keys, how="left", nulls_equal=True, maintain_order="left")
 
     of_gpus = added(["held"]).join(gpus.select("held", *_OF_GPU, "reason"), on="held", maintain_order="left")
     total = added(["all"]).select(pl.exclude("all", "user", "account", "state", "node"))
@@ -180,7 +173,8 @@ def held_idle(
                                                  *_ENERGY, "gpu_hour_cost", "reason"),
         total=next(iter(_priced(total, options.price).to_dicts()), {}),
         gpus_not_known=not_known, since=date_of_ns(since_ns), until=date_of_ns(until_ns), options=options,
-        currency=settings.currency, carbon_reason=lacking[0], cost_reason=lacking[1],
+        currency=settings.currency, carbon_reason=lacking_code(pieces, "carbon_reason"),
+        cost_reason=lacking_code(pieces, "cost_reason"),
     )  # fmt: skip
 
 
@@ -299,21 +293,26 @@ def _use(
 
 
 def _pieces(energies: Energies, claims: pl.DataFrame, began_ns: Times, ended_ns: Times) -> pl.DataFrame:
-    """The energy of stretches of a GPU, of claims with a share: `attribute.PIECES`, held and job_id."""
+    """The energy of stretches of a GPU, of claims with a share: columns of `_PIECE`."""
     figures = {
         "energy_j": energies.energy_j, "below_j": energies.below_j, "above_j": energies.above_j,
         "variance_j2": energies.variance_j2, "sensed_j": energies.measured_j, "sensed_s": energies.measured_s,
         "measured_s": energies.measured_s,
     }  # fmt: skip
-    return claims.with_columns(
-        times_of_ns(pl.Series("began", began_ns)).alias("began"),
-        times_of_ns(pl.Series("ended", ended_ns)).alias("ended"),
-        pl.lit(Kind.JOB.value).alias("kind"),
-        *(pl.Series(name, values) * pl.col("share") for name, values in figures.items()),
-        pl.Series("method", np.where(energies.counter_s * 2 >= energies.measured_s, "counter", "power")),
-        pl.Series("reason", energies.reason.astype(np.str_), pl.String).replace({"": None}),
-        *(pl.lit(None, PIECES[name]).alias(name) for name in PIECES if name.startswith("idle_")),
-    ).filter(pl.col("share").is_not_null())
+    return (
+        claims.with_columns(
+            times_of_ns(pl.Series("began", began_ns)).alias("began"),
+            times_of_ns(pl.Series("ended", ended_ns)).alias("ended"),
+            pl.lit(Kind.JOB.value).alias("kind"),
+            *(pl.Series(name, values) * pl.col("share") for name, values in figures.items()),
+            pl.Series("method", np.where(energies.counter_s * 2 >= energies.measured_s, "counter", "power")),
+            pl.Series("reason", energies.reason.astype(np.str_), pl.String).replace({"": None}),
+            *(pl.lit(None).alias(name) for name in PIECES if name.startswith("idle_")),
+            pl.lit("all").alias("all"),
+        )
+        .filter(pl.col("share").is_not_null())
+        .select(pl.col(name).cast(kind) for name, kind in _PIECE.items())
+    )
 
 
 def _with_reasons(gpus: pl.DataFrame) -> pl.DataFrame:
