@@ -412,24 +412,29 @@ def of_notes(notes: pl.DataFrame, metered: pl.DataFrame, claims: Claims) -> Sequ
     `notes`: `meter.NOTES`, and the node of each GPU. A time in which nobody read the node, and in which no job had the
     GPU, is no problem of the GPU: nor is what a counter did meanwhile.
     """
-    notes = notes.unique(maintain_order=True).with_row_index("note")
+    notes = notes.unique(maintain_order=True)
     jobs = claims.jobs.select(
-        pl.int_range(pl.len()).alias("claim"), *_KEYS, pl.col("began").alias("from"),
-        pl.when(pl.col("ended") == RUNS).then(NEVER).otherwise("ended").alias("to"),
+        pl.int_range(pl.len()).alias("claim"), *_KEYS, "began",
+        pl.when(pl.col("ended") == RUNS).then(NEVER).otherwise("ended").alias("ended"),
     )  # fmt: skip
-    of_jobs = notes.join(jobs, on=_KEYS, nulls_equal=True, maintain_order="left_right")
-    overlap = pl.min_horizontal("ended", "to") - pl.max_horizontal("began", "from")
-    sums = of_jobs.group_by("note").agg(overlap.clip(lower_bound=0).sum().alias("held_ns"))
-    most_ns = pl.min_horizontal(_HELD_NS, 0.1 * (pl.col("ended") - pl.col("began")))
-    notes = notes.join(sums, on="note", how="left", maintain_order="left").with_columns(
-        (pl.col("held_ns").fill_null(0) > most_ns).alias("held")
-    )
-    touched = of_jobs.filter(
-        pl.col("problem") == Problem.DRIVER_RELOAD.value, pl.col("to") > pl.col("began"),
-        pl.col("from") < pl.max_horizontal("ended", pl.col("began") + 1),
-    )  # fmt: skip
-    reloads = of_claims(JobProblem.RELOAD, claims, touched.select("claim", "began", "ended", n=1))
-    return [reloads, as_problems(_without_pauses(notes, metered))]
+    of_gpus = dict(jobs.join(notes, on=_KEYS, how="semi", nulls_equal=True).group_by(_KEYS))
+    parts, reloads = [notes.clear().with_columns(held=pl.lit(None, pl.Boolean))], [pl.DataFrame(schema=_TIMES)]
+    for key, noted in notes.group_by(_KEYS, maintain_order=True):
+        of_gpu = of_gpus.get(key, jobs.clear())
+        claim, since, until = (of_gpu[name].to_numpy() for name in ("claim", "began", "ended"))
+        held = []
+        for problem, began, ended in noted.select("problem", "began", "ended").iter_rows():
+            overlap = np.minimum(until, ended) - np.maximum(since, began)
+            held.append(bool(np.maximum(overlap, 0).sum() > min(_HELD_NS, 0.1 * (ended - began))))
+            if problem == Problem.DRIVER_RELOAD:
+                touched = claim[(since < max(ended, began + 1)) & (until > began)]
+                reloads.append(pl.DataFrame({"claim": touched, "began": began, "ended": ended}, _TIMES))
+        parts.append(noted.with_columns(held=pl.Series(held)))
+    reloaded = of_claims(JobProblem.RELOAD, claims, pl.concat(reloads).with_columns(n=1))
+    return [reloaded, as_problems(_without_pauses(pl.concat(parts), metered))]
+
+
+_TIMES = dict.fromkeys(("claim", "began", "ended"), pl.Int64)
 
 
 def _without_pauses(notes: pl.DataFrame, metered: pl.DataFrame) -> pl.DataFrame:

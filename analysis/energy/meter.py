@@ -242,7 +242,7 @@ class Meters:
         if terms["h"].null_count() == len(self):
             return self
         h, p = terms.select(pl.col("h", "p").fill_null(0.0))
-        boards = self.boards.with_columns(((1 + h) * pl.col(_WATTS) + p).clip(lower_bound=0.0))
+        boards = self.boards.with_columns((pl.col(_WATTS) * (1 + h) + p).clip(lower_bound=0.0))
         knots = dict(self.knots)
         read_j, read_s = self._sums("measured_j"), self._sums("measured_s")
         numbers, inside = self._gpus_of(np.arange(len(read_s)))

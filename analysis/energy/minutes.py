@@ -352,8 +352,10 @@ def write_minutes(
     if not days:
         return 0
     claims = read_claims(store, since_ns=min(days) * _DAY_NS, until_ns=(max(days) + 1) * _DAY_NS)
-    edges = _Edges(claims)
-    stale |= {day for day in days - stale if any(edges.lacking(meters).any() for meters in _of_rows(stored.files[day]))}
+    for day in days - stale:
+        edges = _Edges(claims.touching(*DayBlock(day, day).ends))
+        if any(edges.lacking(meters).any() for meters in _of_rows(stored.files[day])):
+            stale.add(day)
     engine.require(store)
     parts = {day: _parts_to_write(store, day, stored, claims) for day in sorted(stale)}
     origins = {day: Origin(VERSION, over[day], _rows_beside(store, day)) for day in parts}  # before readings are read
