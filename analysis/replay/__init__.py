@@ -5,7 +5,7 @@ from __future__ import annotations
 from .engine import replay
 from .fleet import Failure, Fleet
 from .jobs import Allocation, Job, Piece, Trace
-from .options import Arrivals, Options, User
+from .options import Options
 from .outcome import Metrics, Outcome, Series, Span
 from .policies import POLICIES, SCHEDULERS, Decision, Policy, Queued, Scheduler, find_policy, find_scheduler
 from .power import Power
@@ -16,7 +16,6 @@ __all__ = [
     "POLICIES",
     "SCHEDULERS",
     "Allocation",
-    "Arrivals",
     "Beliefs",
     "Decision",
     "Failure",
@@ -37,7 +36,6 @@ __all__ = [
     "Span",
     "Tenant",
     "Trace",
-    "User",
     "View",
     "World",
     "find_policy",

@@ -13,7 +13,7 @@ import heapq
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +24,7 @@ from ...errors import InputError
 from .checking import check_job, check_trace, checked_allocation, checked_answers, failing, naming
 from .fleet import moments_of
 from .jobs import Allocation, Job, Piece, Trace
-from .options import Options, User
+from .options import Options
 from .outcome import Others, Outcome, Series, Span
 from .policies import Policy, Queued, Scheduler, made
 from .policies.policy import Decision
@@ -37,7 +37,7 @@ ProgressReport = Callable[[int, int, float], None]  # `progress(jobs ended, jobs
 
 _REPORT_EVERY = 512
 _QUIET = 100_000
-"""Times in a row that a policy wakes up or a user acts, nothing happens and no work is done: it will never be."""
+"""Times in a row that a policy wakes up, nothing happens and no work is done: it will never be."""
 _SPARED_S = 5.0  # by rounds, a job that ends this long before the edge pays no start (`Options.start_s`)
 _ESTIMATES = 4  # a word of the random numbers: the errors of estimates
 
@@ -57,7 +57,7 @@ _FIGURES = {
 _OF_JOB = sorted({field.name for field in fields(Request)} & set(dir(Job)))  # what a policy sees of a job as it is
 
 # Kinds of events; at one moment they come in this order.
-_ENDS, _LIMITS, _NODES, _ARRIVALS, _USERS, _WAKES = range(6)
+_ENDS, _LIMITS, _NODES, _ARRIVALS, _WAKES = range(5)
 
 
 def replay(
@@ -208,7 +208,7 @@ class ReplayEngine:
         self.view = View(
             fleet,
             beliefs,
-            replace(options, failures=(), users=()),
+            replace(options, failures=(), others=None),
             seed if isinstance(seed, random.Random) else random.Random(seed),  # noqa: S311 (no secret)
             up=np.ones(len(fleet), dtype=np.bool_),
             rounds=rounds,
@@ -225,7 +225,7 @@ class ReplayEngine:
         self.ended = 0  # jobs of the trace that have ended
         self.runs: dict[int, JobRun] = {}  # jobs in the system
         self._figures = np.full((len(trace.jobs), len(_FIGURES)), math.nan)
-        self._besides: list[tuple[int, float, float, int]] = []  # number, submission, end and GPUs of users' jobs
+        self._besides: list[tuple[int, float, float, int]] = []  # number, submission, end and GPUs of other jobs
         self.busy = 0  # GPUs that are held; one that several jobs share counts once
         self.busy_s = 0.0
         self._busy_until_s = 0.0
@@ -236,8 +236,7 @@ class ReplayEngine:
         self._heap: list[tuple[float, int, int, int]] = []
         self._moments = moments_of(options.failures, fleet.node_names)
         self._down: set[int] = set()
-        self._users: list[User] = [user() for user in options.users]
-        self._named = len(trace.jobs)
+        self._coming: dict[int, tuple[Job, Iterator[tuple[int, Job]]]] = {}  # by number, the next of each stream
         self._report = progress
 
     # Running
@@ -246,9 +245,10 @@ class ReplayEngine:
         """Until the last job of the trace has ended."""
         heap, jobs = self._heap, len(self.trace.jobs)
         heap += [(at_s, _NODES, place, 0) for place, (at_s, _, _) in enumerate(self._moments)]
-        heap += [(user.begin(), _USERS, place, 0) for place, user in enumerate(self._users)]
-        heap.append((self.trace.jobs[0].submit_s, _ARRIVALS, 0, 0))
         heapq.heapify(heap)
+        self._expect(iter(enumerate(self.trace.jobs)))
+        if self.options.others is not None:
+            self._expect(enumerate(self.options.others(), jobs))
         with failing(self.policy.name, self.view.now_s):
             self.policy.begin(self.view)
         quiet, left_s = 0, math.inf
@@ -305,7 +305,7 @@ class ReplayEngine:
                 self._reschedule(self.runs[number])
                 self._resettle(self.runs[number].allocation, except_for={number})
                 continue
-            self._due |= kind != _USERS
+            self._due = True
             self.events += 1
             if self._report is not None and self.events % _REPORT_EVERY == 0:
                 self._report(self.ended, jobs, self.view.now_s)
@@ -313,35 +313,29 @@ class ReplayEngine:
                 self._end(self.runs[number], limited=kind == _LIMITS)
             elif kind == _NODES:
                 self._change_node(number)
-            elif kind == _ARRIVALS:
-                self._arrive(self.trace.jobs[number], number)
-                if number + 1 < jobs:
-                    heapq.heappush(self._heap, (self.trace.jobs[number + 1].submit_s, _ARRIVALS, number + 1, 0))
             else:
-                self._ask_user(number)
+                self._arrive(number)
 
     # What happens
 
-    def _arrive(self, job: Job, number: int) -> None:
+    def _expect(self, stream: Iterator[tuple[int, Job]]) -> None:
+        """Draw the next job of a stream of numbers and jobs, if it has one."""
+        for number, job in stream:
+            self._coming[number] = job, stream
+            heapq.heappush(self._heap, (job.submit_s, _ARRIVALS, number, 0))
+            break
+
+    def _arrive(self, number: int) -> None:
+        job, stream = self._coming.pop(number)
+        if number >= len(self.trace.jobs):
+            check_job(job, self.world)
         scale = 1.0 if self._errors is None else math.exp(self._errors.normal(0.0, self.world.beliefs.error))
         progress = self._progress[number] = Progress(since_s=job.submit_s)
         run = self.runs[number] = JobRun(number, job, scale, job.pieces or (Piece(job.ideal_s),), progress)
         run.from_scratch()
         self._requests[number] = _request(number, job, job.ideal_s * scale if self._work_is_known else None)
         self.view.arrived.append(number)
-
-    def _ask_user(self, place: int) -> None:
-        """A user submits jobs, and says when to act again."""
-        now_s = self.view.now_s
-        jobs, again_s = self._users[place].act(self.view)
-        if not again_s > now_s:
-            raise InputError(f"a user acts at {now_s:g} s and wants to act again at {again_s:g} s: it must be later")
-        for job in jobs:
-            check_job(job, self.world)
-            self._arrive(replace(job, submit_s=now_s) if job.submit_s != now_s else job, self._named)
-            self._named += 1
-            self._due = True
-        heapq.heappush(self._heap, (again_s, _USERS, place, 0))
+        self._expect(stream)
 
     def _end(self, run: JobRun, *, limited: bool) -> None:
         """The job is done, or its limit ends it."""

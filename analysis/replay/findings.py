@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..statistics.ordering import quantile
+from .outcome import Metrics
 from .study import Replayed
 
 JCT, ENERGY = "avg_jct_s", "energy_kwh"
@@ -48,10 +50,6 @@ class Entrant(NamedTuple):
     scheduler: str | None
     policy: str
     flat: bool = False  # without scores
-
-    def baseline(self, policy: str, scheduler: str | None) -> Entrant:
-        """The baseline `policy` of this one; that of a whole scheduler runs under `scheduler`."""
-        return Entrant(self.trace, self.scheduler or scheduler, policy)
 
 
 @dataclass(frozen=True)
@@ -113,8 +111,7 @@ class PolicyFinding:
 
     def as_dict(self) -> dict[str, Any]:
         """As `whorl.replay/1` has it."""
-        about = {"trace": self.trace, "scheduler": self.scheduler, "policy": self.policy, "finding": self.finding}
-        return about | {"gains": [gain.as_dict() for gain in self.gains]}
+        return asdict(self) | {"gains": [gain.as_dict() for gain in self.gains]}
 
 
 @dataclass(frozen=True)
@@ -141,9 +138,6 @@ class GainTable:
 
 
 # -- intervals --------------------------------------------------------------------------------------------------
-
-
-Interval = Callable[[Sequence[float]], tuple[float | None, float | None]]
 
 
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float | None, float | None]:
@@ -177,36 +171,56 @@ def _about_mean(values: Sequence[float], confidence: float, share: float) -> tup
 
 # -- gains ------------------------------------------------------------------------------------------------------
 
-Figures = dict[Entrant, dict[int, Any]]  # by entrant and seed, the figures of a replay
 
+class _Compared:
+    """The figures of replays by entrant and seed."""
 
-class Comparison(NamedTuple):
-    """What a gain is a gain of, and over what."""
+    def __init__(self, results: Iterable[Replayed]) -> None:
+        self.metrics: dict[Entrant, dict[int, Metrics]] = {}
+        self.names: dict[int, str] = {}  # of the traces, by place
+        for result in results:
+            case = result.case
+            entrant = Entrant(case.trace, case.scheduler, case.policy, case.flat)
+            self.metrics.setdefault(entrant, {})[case.seed] = result.metrics
+            self.names.setdefault(case.trace, result.trace)
+        self._first = next((entrant.scheduler for entrant in self.metrics if entrant.scheduler is not None), None)
 
-    trace: str
-    scheduler: str | None
-    policy: str
-    against: str
-    figure: str
+    def baseline(self, entrant: Entrant, policy: str) -> Entrant:
+        """The baseline `policy` of an entrant; that of a whole scheduler runs under the first scheduler."""
+        return Entrant(entrant.trace, entrant.scheduler or self._first, policy)
+
+    def log_ratios(self, pairs: Sequence[tuple[Entrant, Entrant]], figure: str) -> dict[int, float]:
+        """By seed that all have, the mean over the pairs (traces) of log(a figure of the first / that of the second).
+
+        Seeds that do not know the figure, or for which it is 0, are left out.
+        """
+        numbers = [
+            [
+                {
+                    seed: number
+                    for seed, row in self.metrics.get(entrant, {}).items()
+                    if (number := getattr(row, figure))
+                }
+                for entrant in pair
+            ]
+            for pair in pairs
+        ]
+        seeds = sorted(set.intersection(*(set(by_seed) for pair in numbers for by_seed in pair)))
+        return {seed: fmean(math.log(first[seed] / second[seed]) for first, second in numbers) for seed in seeds}
 
 
 def gains(results: Sequence[Replayed], against: Sequence[str], figures: Sequence[str] = FIGURES) -> list[PolicyGain]:
     """Every policy against each other baseline that was replayed, by trace, scheduler and figure."""
-    metrics, names, first = _by_entrant(results)
-    groups: dict[tuple[int, str | None], list[Entrant]] = {}
-    for entrant in metrics:
-        groups.setdefault(entrant[:2], []).append(entrant)
-    compared = []
-    for members in groups.values():
+    compared, gained = _Compared(results), []
+    for trace, scheduler in dict.fromkeys(entrant[:2] for entrant in compared.metrics):
+        members = [entrant for entrant in compared.metrics if entrant[:2] == (trace, scheduler)]
         for policy, entrant, figure in product(against, members, figures):
-            baseline = entrant.baseline(policy, first)
-            if baseline in metrics and entrant.policy != policy:
-                logs = _log_ratios(metrics, [(entrant, baseline)], figure)
-                if not logs:
-                    continue
-                comparison = Comparison(names[entrant.trace], entrant.scheduler, entrant.policy, policy, figure)
-                compared.append(_gain(comparison, logs, interval))
-    return compared
+            baseline = compared.baseline(entrant, policy)
+            if baseline in compared.metrics and entrant.policy != policy:
+                logs = compared.log_ratios([(entrant, baseline)], figure)
+                about = partial(PolicyGain, compared.names[trace], scheduler, entrant.policy, policy, figure)
+                gained += [_gain(about, logs, interval)] if logs else []
+    return gained
 
 
 def findings(
@@ -217,33 +231,33 @@ def findings(
     `results`: one of each trace, policy, scheduler and seed, and those of the controls (`Case.flat`). `controlled`:
     the policies with controls of their own; the others look at no score or see no difference, and are their own.
     """
-    metrics, names, first = _by_entrant(results)
-    groups = [(name, [trace]) for trace, name in names.items()]
+    compared = _Compared(results)
+    groups = [(name, [trace]) for trace, name in compared.names.items()]
     if len(groups) > 1:
-        groups.append((ALL, list(names)))
-    schedulers = list(dict.fromkeys(entrant.scheduler for entrant in metrics))
-    policies = list(dict.fromkeys(entrant.policy for entrant in metrics if not entrant.flat))
+        groups.append((ALL, list(compared.names)))
+    schedulers = dict.fromkeys(entrant.scheduler for entrant in compared.metrics)
+    policies = dict.fromkeys(entrant.policy for entrant in compared.metrics if not entrant.flat)
     reached = []
     for (name, traces), scheduler, policy in product(groups, schedulers, policies):
         entrants = [Entrant(trace, scheduler, policy) for trace in traces]
-        if not any(entrant in metrics for entrant in entrants):
+        if compared.metrics.keys().isdisjoint(entrants):
             continue
         others = {
-            baseline: [(entrant, entrant.baseline(baseline, first)) for entrant in entrants]
+            baseline: [(entrant, compared.baseline(entrant, baseline)) for entrant in entrants]
             for baseline in against
             if baseline != policy and baseline in policies
         }
         if policy not in against:
             control = [(entrant, entrant._replace(flat=policy in controlled)) for entrant in entrants]
             others[without_scores(policy)] = control
-        logs = {other: _log_ratios(metrics, pairs, figure) for other, pairs in others.items()}
-        gains_here = [
-            _gain(Comparison(name, scheduler, policy, baseline, figure), by_seed, foretold)
+        logs = {other: compared.log_ratios(pairs, figure) for other, pairs in others.items()}
+        gained = tuple(
+            _gain(partial(PolicyGain, name, scheduler, policy, baseline, figure), by_seed, foretold)
             for baseline, by_seed in logs.items()
             if by_seed
-        ]
-        finding = "" if policy in against else MISSING if len(gains_here) < len(others) else _finding(gains_here)
-        reached.append(PolicyFinding(name, scheduler, policy, finding, tuple(gains_here)))
+        )
+        finding = "" if policy in against else MISSING if len(gained) < len(others) else _finding(gained)
+        reached.append(PolicyFinding(name, scheduler, policy, finding, gained))
     return reached
 
 
@@ -259,39 +273,18 @@ def _finding(gains_over: Sequence[PolicyGain]) -> str:
     return BETTER if control.measurable and control.mean_pct > 0 else NOT_BY_SCORES
 
 
-def _by_entrant(results: Iterable[Replayed]) -> tuple[Figures, dict[int, str], str | None]:
-    """The figures by entrant and seed, the names of the traces, and the first scheduler."""
-    metrics: Figures = {}
-    names: dict[int, str] = {}
-    for result in results:
-        case = result.case
-        metrics.setdefault(Entrant(case.trace, case.scheduler, case.policy, case.flat), {})[case.seed] = result.metrics
-        names.setdefault(case.trace, result.trace)
-    return metrics, names, next((entrant.scheduler for entrant in metrics if entrant.scheduler is not None), None)
+def _gain(
+    about: Callable[..., PolicyGain],
+    logs: dict[int, float],
+    limits: Callable[[Sequence[float]], tuple[float | None, float | None]],
+) -> PolicyGain:
+    """The gain of logarithms of ratios by seed: averaged so, twice as fast and half as fast cancel.
 
-
-def _log_ratios(metrics: Figures, pairs: Sequence[tuple[Entrant, Entrant]], figure: str) -> dict[int, float]:
-    """By seed that all have, the mean over the pairs (traces) of log(a figure of the first / that of the second).
-
-    Seeds that do not know the figure, or for which it is 0, are left out.
+    `about` makes it, and knows what it is a gain of and over what.
     """
-    numbers = [
-        [
-            {seed: number for seed, row in metrics.get(entrant, {}).items() if (number := getattr(row, figure))}
-            for entrant in pair
-        ]
-        for pair in pairs
-    ]
-    seeds = sorted(set.intersection(*(set(by_seed) for pair in numbers for by_seed in pair)))
-    return {seed: fmean(math.log(first[seed] / second[seed]) for first, second in numbers) for seed in seeds}
-
-
-def _gain(comparison: Comparison, logs: dict[int, float], limits: Interval) -> PolicyGain:
-    """The gain of logarithms of ratios by seed: averaged so, twice as fast and half as fast cancel."""
     low, high = limits(list(logs.values()))
     lower, upper = (None, None) if low is None or high is None else (_percent(high), _percent(low))
-    return PolicyGain(
-        **comparison._asdict(),
+    return about(
         n=len(logs),
         mean_pct=_percent(fmean(logs.values())),
         lower_pct=lower,

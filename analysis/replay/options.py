@@ -1,11 +1,10 @@
-"""How a replay is to be run: the clock, backfill, what an interruption costs, failures, users, what is recorded."""
+"""How a replay is to be run: the clock, backfill, what an interruption costs, failures, other jobs, records."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,43 +19,6 @@ def alike(belief: Floats) -> Floats:
     """Scores to the nearest hundredth: GPUs that differ by less are alike to a policy, which may then pack them."""
     rounded: Floats = np.round(belief / BIN_STEP) * BIN_STEP
     return rounded
-
-
-class User(Protocol):
-    """Somebody who submits jobs while the replay runs, such as the next job of a chain."""
-
-    def begin(self) -> float:
-        """When to act first, after the trace's first instant; infinite: never."""
-        ...
-
-    def act(self, view: Any) -> tuple[Sequence[Job], float]:
-        """The jobs that are submitted at `view.now_s`, and when to act again: after now; infinite: never.
-
-        `view`: what a policy sees (`beliefs.View`).
-        """
-        ...
-
-
-class Arrivals:
-    """A user who submits jobs at their own times, without end if need be."""
-
-    def __init__(self, jobs: Iterator[Job]) -> None:
-        """`jobs`: by submit time. They are drawn one ahead."""
-        self._jobs = jobs
-        self._following: Job | None = None
-
-    def begin(self) -> float:
-        """The time of the first job."""
-        self._following = next(self._jobs, None)
-        return math.inf if self._following is None else self._following.submit_s
-
-    def act(self, view: Any) -> tuple[Sequence[Job], float]:
-        """The jobs of now, and the time of the one after them."""
-        due: list[Job] = []
-        while self._following is not None and self._following.submit_s <= view.now_s:
-            due.append(self._following)
-            self._following = next(self._jobs, None)
-        return due, math.inf if self._following is None else self._following.submit_s
 
 
 @dataclass(frozen=True)
@@ -91,9 +53,9 @@ class Options:
     """
     failures: tuple[Failure, ...] = ()
     on_failure: str = "restart"  # "restart": from no work done; "resume": from where it was
-    users: tuple[Callable[[], User], ...] = ()
-    """Those who submit jobs besides the trace's, which load the fleet and are not measured. Each is made once for a
-    replay, which ends when the trace's jobs have ended."""
+    others: Callable[[], Iterator[Job]] | None = None
+    """The jobs that are submitted besides the trace's, by submit time and without end if need be. They load the fleet
+    and are not measured: a replay ends when the trace's jobs have ended."""
     bins: Callable[[Floats], Floats] = alike
     """Beliefs of a class (gpus,) -> the scores that PM-First and PAL choose by (gpus,); never used for run time."""
     class_order: tuple[str, ...] | None = None

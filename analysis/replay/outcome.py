@@ -41,7 +41,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Others:
-    """The jobs that ran besides the trace's (`Options.users`); they load the fleet and are not measured."""
+    """The jobs that ran besides the trace's (`Options.others`); they load the fleet and are not measured."""
 
     submit_s: Floats
     finish_s: Floats  # NaN: not ended when the replay was

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -23,7 +24,7 @@ from ...errors import InputError
 from .engine import replay
 from .fleet import Floats, Ints
 from .jobs import Job, Trace
-from .options import Arrivals, Options
+from .options import Options
 from .outcome import Outcome
 from .policies.placements import Packed
 from .trace_text import TraceText, delimited, first_line, headings, text_of
@@ -224,7 +225,7 @@ def pal_sc24(
         quantised=True,
         stops_in_vain=True,
         patience_s=PATIENCE_S,
-        users=(lambda: Arrivals(_later(trace)),),
+        others=partial(_later, trace),
         bins=levels,
         class_order=CLASSES,
         record=record,

@@ -10,12 +10,10 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from multiprocessing import active_children, get_context
-from queue import Empty, SimpleQueue
 from threading import Thread, current_thread, main_thread
 from typing import Any, Protocol
 
@@ -253,44 +251,28 @@ def _result(study: Study, case: Case) -> _Result:
 
 
 def _in_processes(study: Study, cases: dict[int, Case], workers: int) -> Iterator[tuple[int, _Result]]:
-    ended: SimpleQueue[tuple[int, Future[_Result]]] = SimpleQueue()
-    others = set(active_children())
+    others, running = set(active_children()), dict[Future[_Result], int]()
     # Not forked: polars and DuckDB hold threads, whose locks a forked process would wait for without end.
     pool = ProcessPoolExecutor(min(workers, len(cases)), get_context("spawn"), _prepare, (study,))
     try:
         with _no_interrupt():
-            for number, case in cases.items():
-                pool.submit(_result_here, case).add_done_callback(partial(_put, ended, number))
-        for _ in cases:
-            number, future = _next(ended)
-            try:
-                yield number, future.result()
-            except BrokenExecutor:
-                yield (
-                    number,
-                    WhorlError("a process of the replay was killed, perhaps because memory ran out; try --workers 1"),
-                )
-        pool.shutdown()
+            running |= {pool.submit(_result_here, case): number for number, case in cases.items()}
+        while running:
+            # A signal that another thread is given does not end the wait: it is seen at its end.
+            for future in wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED).done:
+                number = running.pop(future)
+                try:
+                    yield number, future.result()
+                except BrokenExecutor:
+                    killed = "a process of the replay was killed, perhaps because memory ran out; try --workers 1"
+                    yield number, WhorlError(killed)
     except OSError as error:
         raise WhorlError(f"no further process can be started ({error.strerror}); try --workers 1") from error
     finally:
         # After an error or Ctrl-C, what they still compute, perhaps for minutes, is for nobody.
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(wait=not running, cancel_futures=True)
         for process in set(active_children()) - others:
             process.terminate()
-
-
-def _put(ended: SimpleQueue[tuple[int, Future[_Result]]], number: int, future: Future[_Result]) -> None:
-    ended.put((number, future))
-
-
-def _next(ended: SimpleQueue[tuple[int, Future[_Result]]]) -> tuple[int, Future[_Result]]:
-    while True:
-        # A signal that another thread is given does not end the wait: it is seen at its end.
-        try:
-            return ended.get(timeout=_LOOK_S)
-        except Empty:
-            continue
 
 
 _study: Study  # in a process started for it: the study whose cases it runs

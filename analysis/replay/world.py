@@ -86,7 +86,7 @@ KNOWLEDGE = ("exact", "estimate", "none")
 class Request:
     """What a user submitted, as a policy sees it. It can stand for the job in `beliefs.rates.speed`."""
 
-    number: int  # by which decisions name the job: its place in the trace; jobs of users are numbered on
+    number: int  # by which decisions name the job: its place in the trace; other jobs are numbered on
     name: str
     submit_s: float
     gpus: int  # its own width
@@ -164,7 +164,7 @@ class View:
 
     fleet: Fleet
     beliefs: Beliefs
-    options: Options  # without failures and users, which are to come
+    options: Options  # without failures and other jobs, which are to come
     random: Random  # the replay's stream of random numbers
     up: NDArray[np.bool_]  # (gpus,) whether each is on a node that is up
     rounds: bool = False  # decisions are made at the edges of rounds

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from whorl.analysis.replay import (
     POLICIES,
     SCHEDULERS,
-    Arrivals,
     Failure,
     Fleet,
     Job,
@@ -60,17 +59,17 @@ def test_jobs_after_the_trace_load_the_fleet_and_are_not_measured() -> None:
         return (Job(f"more {i}", 15.0 + 10 * i, 1, 10.0) for i in numbers())
 
     jobs = trace(job("a", 0, 1, 20), job("b", 10, 1, 20))
-    outcome = replay(jobs, flat(1, 1), options=Options(users=(lambda: Arrivals(stream()),), record=True))
+    outcome = replay(jobs, flat(1, 1), options=Options(others=stream, record=True))
     assert finishes(outcome) == {"a": 20, "b": 40}
     assert outcome.end_s == 40
     assert outcome.others.submit_s.tolist() == [15, 25, 35]
     assert np.isnan(outcome.others.finish_s).all()
-    two = Options(users=(lambda: Arrivals(islice(stream(), 2)),))
+    two = Options(others=lambda: islice(stream(), 2))
     shortest = replay(jobs, flat(1, 1), "packed", "srtf", options=two)
     assert finishes(shortest) == {"a": 20, "b": 60}  # those of 15 s and 25 s, 10 s each, go before it
     assert shortest.held_gpu_seconds == 60
     assert shortest.others.finish_s.tolist() == [30, 40]
-    assert finishes(replay(jobs, flat(1, 1), options=Options(users=(lambda: Arrivals(stream()),)))) == finishes(outcome)
+    assert finishes(replay(jobs, flat(1, 1), options=Options(others=stream))) == finishes(outcome)
 
 
 @st.composite
@@ -283,12 +282,11 @@ def test_backfill_needs_jobs_that_stay(policy: str, scheduler: str) -> None:
         replay(trace(job("a", 0, 1, 1)), flat(1, 1), policy, scheduler, options=EASY)
 
 
-def test_backfill_by_rounds_and_beside_users() -> None:
+def test_backfill_by_rounds_and_beside_other_jobs() -> None:
     jobs = trace(job("runs", 0, 3, 100), job("first", 1, 4, 100), job("short", 2, 1, 60))
     by_rounds = replay(jobs, flat(1, 4), options=Options(backfill="easy", rounds=True, round_s=10))
     assert by_rounds.start_s.tolist() == [0, 100, 10]
-    users = (lambda: Arrivals(iter([job("other", 5, 1, 30)])),)
-    beside = replay(jobs, flat(1, 4), options=Options(backfill="easy", users=users))
+    beside = replay(jobs, flat(1, 4), options=Options(backfill="easy", others=lambda: iter([job("other", 5, 1, 30)])))
     assert beside.start_s.tolist() == [0, 100, 2]
     assert beside.others.finish_s.tolist() == [92]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
@@ -15,7 +15,6 @@ import pytest
 
 from whorl.analysis.replay import (
     Allocation,
-    Arrivals,
     Beliefs,
     Decision,
     Failure,
@@ -89,22 +88,7 @@ def test_a_start_costs_time_but_not_in_the_first_round_nor_before_the_edge() -> 
     assert outcome.wasted_gpu_s.tolist() == [0, 20, 0, 20]
 
 
-def test_a_user_reacts_to_what_it_sees() -> None:
-    """The next job of a chain is submitted when the one before it has ended, looked at every 10 s."""
-
-    class Chain:
-        def begin(self) -> float:
-            return 0.0
-
-        def act(self, view: View) -> tuple[Sequence[Job], float]:
-            if view.now_s > 0 and not view.requests:
-                return [Job(f"link at {view.now_s:g}", view.now_s, 1, 25)], view.now_s + 10
-            return [], view.now_s + 10
-
-    outcome = replay(trace(job("a", 0, 1, 35), job("z", 130, 1, 5)), flat(1, 1), options=Options(users=(Chain,)))
-    assert outcome.others.submit_s.tolist() == [40, 70, 100]
-    assert outcome.others.finish_s.tolist() == [65, 95, 125]
-
+def test_a_policy_that_gives_nothing_is_named() -> None:
     class Never(Policy):
         """Gives no job anything."""
 
@@ -114,14 +98,7 @@ def test_a_user_reacts_to_what_it_sees() -> None:
             return Decision()
 
     with pytest.raises(InputError, match="job a waits for ever: never gives it no GPUs"):
-        replay(trace(job("a", 0, 1, 35)), flat(1, 1), Never, options=Options(users=(Chain,)))
-
-    class Stuck(Chain):
-        def act(self, view: View) -> tuple[Sequence[Job], float]:
-            return [], view.now_s
-
-    with pytest.raises(InputError, match="a user acts at 0 s and wants to act again at 0 s: it must be later"):
-        replay(trace(job("a", 0, 1, 35)), flat(1, 1), options=Options(users=(Stuck,)))
+        replay(trace(job("a", 0, 1, 35)), flat(1, 1), Never, options=Options(others=lambda: iter([job("b", 5, 1, 9)])))
 
 
 def test_a_policy_is_woken_up_when_it_asked_to_be() -> None:
@@ -231,7 +208,7 @@ def test_no_policy_reaches_the_truth(knowledge: str) -> None:
         Job("later", 3000, 1, LATER_S, "A"),
     )
     options = Options(
-        users=(lambda: Arrivals(iter([Job("user", 3500, 1, LATER_S, "A")])),),
+        others=lambda: iter([Job("other", 3500, 1, LATER_S, "A")]),
         failures=(Failure(2, 4000 + DOWN_S, 5000),),
     )
     policy = Spy()
