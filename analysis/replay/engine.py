@@ -441,24 +441,19 @@ class ReplayEngine:
 
     def _occupy(self, run: JobRun, allocation: Allocation) -> None:
         """The job's GPUs are busy. Raises `InputError` where another job holds one, or its node is down."""
-        tenants, gpus, entry = self.view.tenants, allocation.gpus, (run.number,)
+        tenants, gpus = self.view.tenants, allocation.gpus
         if self._down and (down := self._down.intersection(gpus)):
             raise InputError(f"{self._grant(run)} the GPU {min(down)}, which is on a node that is down")
-        if not any(map(tenants.__getitem__, gpus)):
-            for gpu in gpus:
-                tenants[gpu] = entry
-            self._count_busy(len(gpus))
-        else:
-            for gpu in gpus:
-                for tenant in tenants[gpu]:
-                    if not (allocation.shared and self._running[tenant].shared):
-                        name = self.runs[tenant].job.name
-                        raise InputError(
-                            f"{self._grant(run)} the GPU {gpu}, which job {name} holds, and they do not both share"
-                        )
-            self._count_busy(sum(not tenants[gpu] for gpu in gpus))
-            for gpu in gpus:
-                tenants[gpu] += entry
+        for gpu in gpus:
+            for tenant in tenants[gpu]:
+                if not (allocation.shared and self._running[tenant].shared):
+                    name = self.runs[tenant].job.name
+                    raise InputError(
+                        f"{self._grant(run)} the GPU {gpu}, which job {name} holds, and they do not both share"
+                    )
+        self._count_busy(sum(not tenants[gpu] for gpu in gpus))
+        for gpu in gpus:
+            tenants[gpu] += (run.number,)
         run.allocation = self._running[run.number] = allocation
         run.progress.gpus = len(gpus)
 
@@ -556,11 +551,6 @@ class ReplayEngine:
         run.settle(self.view.now_s)
         self._close_span(run)
         tenants, gpus = self.view.tenants, run.allocation.gpus
-        if not run.allocation.shared:
-            for gpu in gpus:
-                tenants[gpu] = ()
-            self._count_busy(-len(gpus))
-            return
         for gpu in gpus:
             tenants[gpu] = tuple(number for number in tenants[gpu] if number != run.number)
         self._count_busy(-sum(not tenants[gpu] for gpu in gpus))

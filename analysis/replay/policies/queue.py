@@ -14,7 +14,7 @@ Jobs are looked at in the order of the queue, all of it.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import merge
@@ -132,13 +132,13 @@ class Queued(Policy):
         self._spares = False  # whether the last decision left jobs alone that the next one may stop or move
         self._patience_s = view.options.patience_s
         self._preempts = self.scheduler.preempts or self._patience_s is not None
-        self._planned: PlannedEnds | None = None
+        self._ends_s: dict[int, float] | None = None  # of jobs that run, as backfill plans them; None without backfill
         if view.options.backfill == "easy":
             if not self.sticky:
                 raise InputError(f"backfill needs jobs that keep their GPUs, which {self.name} moves")
             if self._preempts:
                 raise InputError("backfill needs jobs that are not stopped: use fifo and no patience")
-            self._planned, self._sizes = PlannedEnds(), Sizes()
+            self._ends_s = {}
         if view.widest > self.cluster.capacity:
             raise InputError(
                 f"a job asks for {view.widest:,} GPUs and the policy {self.name} uses {self.cluster.capacity:,} of the "
@@ -165,8 +165,8 @@ class Queued(Policy):
         view = self.view
         for number in (*view.ended, *view.lost):
             self.cluster.give(number)
-            if self._planned is not None:
-                self._planned.remove(number)
+            if self._ends_s is not None:
+                del self._ends_s[number]
         self._impatient.difference_update(view.ended)
         for number in (*view.arrived, *view.lost):
             self._wait(number)
@@ -186,8 +186,6 @@ class Queued(Policy):
         self._entries[number] = entry = self._entry(number)
         place = bisect_left(self._waiting, entry)
         self._waiting.insert(place, entry)
-        if self._planned is not None:
-            self._sizes.insert(place, request.gpus, _limit_s(request))
         if self._patience_s is not None and number not in self._impatient:
             if progress.started:
                 since_s = (self.view.now_s if progress.gpus else progress.since_s) + round_s
@@ -198,10 +196,7 @@ class Queued(Policy):
     def _leave(self, number: int) -> None:
         """The job waits no longer."""
         self._impatient_s.pop(number, None)
-        place = bisect_left(self._waiting, self._entries.pop(number))
-        del self._waiting[place]
-        if self._planned is not None:
-            self._sizes.remove(place)
+        del self._waiting[bisect_left(self._waiting, self._entries.pop(number))]
 
     # Starting in order, and backfill
 
@@ -226,42 +221,47 @@ class Queued(Policy):
                 continue
             # One that waits although enough GPUs are free waits for an unknown time: no job overtakes it.
             reserved = request.gpus > self.cluster.free_count or self.bars(request) is not None
-            if self._planned is not None and reserved and self.cluster.free_count:
-                self._backfill(self._planned, granted)
+            if self._ends_s is not None and reserved and self.cluster.free_count:
+                self._backfill(self._ends_s, granted)
             break
         return _changed(stopped, granted)
 
-    def _backfill(self, planned: PlannedEnds, granted: Held) -> None:
+    def _backfill(self, ends_s: dict[int, float], granted: Held) -> None:
         """Start later jobs that do not delay the first: they end before it can start, or fit beside it then."""
         now_s, cluster = self.view.now_s, self.cluster
-        head, place = self.view.requests[self._waiting[0][1]], 1
+        head = self.view.requests[self._waiting[0][1]]
         barred = self.bars(head)
         free = self._free_for(barred)
-        end_s, returned = planned.reservation(head.gpus - free, lambda gpus: self._outside(barred, gpus))
+        end_s, returned = math.inf, 0
+        for at_s, number in sorted((at_s, number) for number, at_s in ends_s.items()):
+            if at_s > end_s:
+                break
+            returned += self._outside(barred, cluster.held[number])
+            if returned >= head.gpus - free:
+                end_s = at_s
         spare = free + returned - head.gpus
         time_s = max(end_s, now_s) - now_s
-        while cluster.free_count:
-            besides = cluster.free_count - self._free_for(barred)
-            candidate = self._sizes.first(place, cluster.free_count, spare + besides, time_s)
-            if candidate is None:
+        for _, number in self._waiting[1:]:
+            if not cluster.free_count:
                 return
-            request = self.view.requests[self._waiting[candidate][1]]
+            request = self.view.requests[number]
+            besides = cluster.free_count - self._free_for(barred)
+            if request.gpus > cluster.free_count or (request.gpus > spare + besides and _limit_s(request) > time_s):
+                continue
             gpus = self._place(request)
             used = 0 if gpus is None or _limit_s(request) <= time_s else self._outside(barred, gpus)
             if gpus is None or (used and used > spare):  # nothing is spared where the first may never start
-                place = candidate + 1
                 if gpus is not None:
                     cluster.give(request.number)
                 continue
             spare -= used
-            place = candidate
             self._start(request, gpus, granted)
 
     def _start(self, request: Request, gpus: tuple[int, ...], granted: Held) -> None:
         self._leave(request.number)
         granted[request.number] = gpus
-        if self._planned is not None:
-            self._planned.add(self.view.now_s + _limit_s(request), request.number, gpus)
+        if self._ends_s is not None:
+            self._ends_s[request.number] = self.view.now_s + _limit_s(request)
 
     # Preemption
 
@@ -410,64 +410,3 @@ def fewest(behind: Iterable[tuple[Entry, int]], lacking: int) -> list[Entry]:
             lacking += entry[1]
             needed.remove(entry)
     return [entry for entry, _ in needed]
-
-
-class PlannedEnds:
-    """The jobs that run by the end that is planned for them."""
-
-    def __init__(self) -> None:
-        self._ends: list[tuple[float, int]] = []  # end and number, ascending
-        self._planned: dict[int, tuple[float, tuple[int, ...]]] = {}
-
-    def add(self, end_s: float, number: int, gpus: tuple[int, ...]) -> None:
-        """A job has started."""
-        self._planned[number] = end_s, gpus
-        insort(self._ends, (end_s, number))
-
-    def remove(self, number: int) -> None:
-        """The job has ended or was stopped."""
-        end_s, _ = self._planned.pop(number)
-        del self._ends[bisect_left(self._ends, (end_s, number))]
-
-    def reservation(self, lacking: int, useful: Callable[[tuple[int, ...]], int]) -> tuple[float, int]:
-        """The end by which `lacking` GPUs are returned, and how many are returned by then; infinite if never.
-
-        `useful(gpus)`: how many of the GPUs of a job count. It costs time in proportion to the jobs that end by then:
-        few, as those that wait for GPUs are not much wider than those that hold them.
-        """
-        end_s, returned = math.inf, 0
-        for at_s, number in self._ends:
-            if at_s > end_s:
-                break
-            returned += useful(self._planned[number][1])
-            if returned >= lacking:
-                end_s = at_s
-        return end_s, returned
-
-
-class Sizes:
-    """The widths and the limits of the waiting jobs, in the order of the queue."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._rows = np.empty((2, 64))
-
-    def insert(self, place: int, gpus: int, limit_s: float) -> None:
-        """A job waits at this place of the queue."""
-        if self._count == self._rows.shape[1]:
-            self._rows = np.hstack([self._rows, np.empty_like(self._rows)])
-        self._rows[:, place + 1 : self._count + 1] = self._rows[:, place : self._count]
-        self._rows[:, place] = gpus, limit_s
-        self._count += 1
-
-    def remove(self, place: int) -> None:
-        """The job at this place waits no longer."""
-        self._rows[:, place : self._count - 1] = self._rows[:, place + 1 : self._count]
-        self._count -= 1
-
-    def first(self, begin: int, free: int, spare: int, time_s: float) -> int | None:
-        """The first place from `begin` on whose job needs at most `free` GPUs, and at most `spare` or `time_s`."""
-        gpus, limit_s = self._rows[:, begin : self._count]
-        fits = (gpus <= free) & ((gpus <= spare) | (limit_s <= time_s))
-        place = int(fits.argmax()) if len(fits) else 0
-        return begin + place if fits[place : place + 1].any() else None
