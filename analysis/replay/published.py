@@ -206,18 +206,16 @@ def pal_sc24(
     scheduler: str = "fifo",
     *,
     seed: int = SEED,
-    clipped: bool = False,
     flat: bool = False,
     record: bool = False,
 ) -> Outcome:
     """A trace under one of `POLICIES` or `BASELINE`, and one of `SCHEDULERS`, as the artifact simulates it.
 
     Its figures are `Outcome.metrics(published=True)`. `seed` draws the scores and then the random placements; the
-    artifact knows 42 alone. `clipped`: outlying scores are lowered to the next-worst GPU's. `flat`: the policy is shown
-    1 for every score. `record` is that of `replay`. Raises InputError as `replay` does, and where later arrivals keep a
-    job of the trace from ever ending, as LAS lets them.
+    artifact knows 42 alone. `flat`: the policy is shown 1 for every score. `record` is that of `replay`. Raises
+    InputError as `replay` does, and where later arrivals keep a job of the trace from ever ending, as LAS lets them.
     """
-    world, generator = published_world(profiles, seed=seed, clipped=clipped)
+    world, generator = published_world(profiles, seed=seed)
     world = world.flat() if flat else world
     options = Options(
         round_s=ROUND_S,
@@ -235,11 +233,9 @@ def pal_sc24(
     return replace(outcome, policy=policy, seed=seed, notes=(*profiles.notes, *outcome.notes))
 
 
-def published_world(profiles: Profiles, *, seed: int = SEED, clipped: bool = False) -> tuple[World, Random]:
+def published_world(profiles: Profiles, *, seed: int = SEED) -> tuple[World, Random]:
     """The artifact's 64 GPUs with the scores that it draws, and its generator, with which random placements go on."""
     scores, generator = drawn_scores(profiles.relative(), NODES * GPUS_PER_NODE, seed)
-    if clipped:
-        scores = {name: np.minimum(values, values[~outlying(values)].max()) for name, values in scores.items()}
     return World.regular(NODES, GPUS_PER_NODE, scores, locality=LOCALITY), generator
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -60,6 +61,7 @@ class Answered:
 
     results: Sequence[Replayed]
     refused: Sequence[tuple[Case, WhorlError]]  # cases that cannot be replayed, and why
+    reasons: Sequence[str]  # the same in sentences, each once
     gains: Sequence[PolicyGain]  # of the traces as they are, over the seeds
     findings: Sequence[PolicyFinding]  # of the average JCT
     energy: Sequence[PolicyFinding]  # the same of all energy, where it is known
@@ -71,25 +73,29 @@ class Answered:
         """What belongs together: by trace and scheduler, and over all traces."""
         first = next((result.case.scheduler for result in self.results if result.case.scheduler), None)
         members: dict[tuple[str, str | None], Group] = {}
+
+        def group(trace: str, scheduler: str | None) -> Group:
+            key = (trace, scheduler or first)
+            return members.setdefault(key, Group(*key, [], [], []))
+
         for result in self.results:
-            key = (result.trace, result.case.scheduler or first)
-            members.setdefault(key, Group(*key, [], [], [])).results.append(result)
-        for kind in ("findings", "energy"):
-            for finding in getattr(self, kind):
-                key = (finding.trace, finding.scheduler or first)
-                getattr(members.setdefault(key, Group(*key, [], [], [])), kind).append(finding)
+            group(result.trace, result.case.scheduler).results.append(result)
+        for finding in self.findings:
+            group(finding.trace, finding.scheduler).findings.append(finding)
+        for finding in self.energy:
+            group(finding.trace, finding.scheduler).energy.append(finding)
         return list(members.values())
 
-    @property
-    def reasons(self) -> list[str]:
-        """Why cases were refused, each reason once, with the policies that it leaves out."""
-        policies: dict[str, list[str]] = {}
-        for case, error in self.refused:
-            policies.setdefault(str(error), []).append(case.policy)
-        return [
-            why if all(name in why for name in names) else f"{why} (left out: {', '.join(dict.fromkeys(names))})"
-            for why, names in policies.items()
-        ]
+
+def _reasons(refused: Sequence[tuple[Case, WhorlError]]) -> list[str]:
+    """Why cases were refused, each reason once, with the policies that it leaves out."""
+    policies: dict[str, list[str]] = {}
+    for case, error in refused:
+        policies.setdefault(str(error), []).append(case.policy)
+    return [
+        why if all(name in why for name in names) else f"{why} (left out: {', '.join(dict.fromkeys(names))})"
+        for why, names in policies.items()
+    ]
 
 
 @dataclass
@@ -144,27 +150,28 @@ class ReplaySetting:
         replayed, failed = run_all(self.study, cases, workers=workers, progress=progress)
         results = [result for result in replayed if not (result.case.resampled or result.case.flat)]
         refused = [(case, error) for case, error in failed if not (case.resampled or case.flat)]
-        conditions = self.conditions | {"seeds": f"{first} to {further[-1]}" if further else f"{first}"}
-        answered = Answered(results, refused, [], [], [], conditions, [])
+        reasons = _reasons(refused)
         if not results:
-            raise InputError("; ".join(answered.reasons))
-        notes = [*self.notes, *(note for result in results for note in result.notes), *answered.reasons]
+            raise InputError("; ".join(reasons))
+        conditions = self.conditions | {"seeds": f"{first} to {further[-1]}" if further else f"{first}"}
+        notes = [*self.notes, *(note for result in results for note in result.notes), *reasons]
         if "power" in conditions and all(result.metrics.energy_kwh is None for result in results):
             notes.append("the power of the GPUs is not known, so there is no energy in all: give --world gpu-power=W")
-        lost = [str(error) for case, error in failed if case.resampled or case.flat]
-        reasons = {str(error) for _, error in refused}
+        lost = Counter(str(error) for case, error in failed if case.resampled or case.flat)
         notes += [
-            f"{lost.count(why):,} replays for the findings (other jobs of a trace, or without scores) are left out: "
-            + why
-            for why in dict.fromkeys(lost)
-            if why not in reasons
+            f"{count:,} replays for the findings (other jobs of a trace, or without scores) are left out: {why}"
+            for why, count in lost.items()
+            if all(why != str(error) for _, error in refused)
         ]
         compared = [result for result in replayed if result.case.resampled or result.case.seed == first]
-        return replace(
-            answered,
+        return Answered(
+            results,
+            refused,
+            reasons,
             gains=gains(results, self.against),
             findings=findings(compared, self.against, controlled),
             energy=[finding for finding in findings(compared, self.against, controlled, ENERGY) if finding.gains],
+            conditions=conditions,
             notes=list(dict.fromkeys(notes)),
         )
 
