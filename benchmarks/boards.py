@@ -345,67 +345,41 @@ def gaps(rng: Random, at_ms: Floats, number: int) -> npt.NDArray[np.bool_]:
 
 # -- faults of one board's readings ---------------------------------------------------------------------------
 
-
-def _from(rng: Random, reading: Poll) -> npt.NDArray[np.bool_]:
-    """The readings from a random place on."""
-    return np.asarray(np.arange(len(reading.at_ms)) >= rng.integers(1, max(len(reading.at_ms), 2)), np.bool_)
-
-
-def _span(rng: Random, reading: Poll) -> npt.NDArray[np.bool_]:
-    """The readings of a stretch of a twentieth to a fifth of the time."""
-    length = (reading.at_ms[-1] - reading.at_ms[0]) * rng.uniform(0.05, 0.2)
-    began = reading.at_ms[0] + rng.uniform(0.0, reading.at_ms[-1] - reading.at_ms[0] - length)
-    return np.asarray((reading.at_ms >= began) & (reading.at_ms <= began + length), np.bool_)
+POWER_FAULTS = ("zero", "stuck")
+"""For a twentieth to a fifth of the time the power reads 0 W, or stays as it was."""
+COUNTER_FAULTS = ("reset", "jump", "still", "less")
+"""The driver is loaded again, so that the counter begins at 0; it grows by 10 kJ to 10 MJ at once; it stands still for
+such a while and does not make up for it; it counts 60 to 90 % of the energy, as one card was seen to do."""
 
 
-def _counter(reading: Poll, changed: Callable[[Floats], Floats]) -> Poll:
-    return reading if reading.energy_j is None else replace(reading, energy_j=changed(reading.energy_j))
+def faulted(rng: Random, reading: Poll, fault: str) -> Poll:
+    """The readings with a fault; one of the counter needs a counter."""
+    polls_there, at_ms = len(reading.at_ms), reading.at_ms
 
+    def later() -> npt.NDArray[np.bool_]:
+        return np.asarray(np.arange(polls_there) >= rng.integers(1, max(polls_there, 2)), np.bool_)
 
-def reset(rng: Random, reading: Poll) -> Poll:
-    """The driver is loaded again: the counter begins at 0."""
-    after = _from(rng, reading)
-    return _counter(reading, lambda joules: joules - np.where(after, joules[int(np.argmax(after)) - 1], 0.0))
+    def inside() -> npt.NDArray[np.bool_]:
+        length = (at_ms[-1] - at_ms[0]) * rng.uniform(0.05, 0.2)
+        began = at_ms[0] + rng.uniform(0.0, at_ms[-1] - at_ms[0] - length)
+        return np.asarray((at_ms >= began) & (at_ms <= began + length), np.bool_)
 
+    if fault in POWER_FAULTS:
+        span = inside()
 
-def jump(rng: Random, reading: Poll) -> Poll:
-    """The counter grows by 10 kJ to 10 MJ at once."""
-    after, by = _from(rng, reading), 10 ** rng.uniform(4, 7)
-    return _counter(reading, lambda joules: joules + np.where(after, by, 0.0))
+        def wrong(watts: Floats) -> Floats:
+            return np.where(span, 0.0 if fault == "zero" else watts[int(np.argmax(span))], watts)
 
-
-def still(rng: Random, reading: Poll) -> Poll:
-    """The counter stands still for a while, and does not make up for it."""
-    span = _span(rng, reading)
-
-    def changed(joules: Floats) -> Floats:
-        grown = np.diff(joules, prepend=joules[0])
-        grown[span] = 0.0
-        return np.asarray(joules[0] + np.cumsum(grown), np.float64)
-
-    return _counter(reading, changed)
-
-
-def less(rng: Random, reading: Poll) -> Poll:
-    """The counter counts 60 to 90 % of the energy, as one card was seen to do."""
-    share = rng.uniform(0.6, 0.9)
-    return _counter(reading, lambda joules: joules[0] + share * (joules - joules[0]))
-
-
-def zero(rng: Random, reading: Poll) -> Poll:
-    """The power reads 0 W for a while."""
-    span = _span(rng, reading)
-    instant = None if reading.instant_w is None else np.where(span, 0.0, reading.instant_w)
-    return replace(reading, power_w=np.where(span, 0.0, reading.power_w), instant_w=instant)
-
-
-def stuck(rng: Random, reading: Poll) -> Poll:
-    """The power stays as it was for a while."""
-    span = _span(rng, reading)
-    first = int(np.argmax(span))
-    instant = None if reading.instant_w is None else np.where(span, reading.instant_w[first], reading.instant_w)
-    return replace(reading, power_w=np.where(span, reading.power_w[first], reading.power_w), instant_w=instant)
-
-
-COUNTER_FAULTS = {fault.__name__: fault for fault in (reset, jump, still, less)}
-POWER_FAULTS = {fault.__name__: fault for fault in (zero, stuck)}
+        instant = None if reading.instant_w is None else wrong(reading.instant_w)
+        return replace(reading, power_w=wrong(reading.power_w), instant_w=instant)
+    joules = reading.energy_j
+    assert joules is not None
+    if fault == "reset":
+        after = later()
+        return replace(reading, energy_j=joules - np.where(after, joules[int(np.argmax(after)) - 1], 0.0))
+    if fault == "jump":
+        after, by = later(), 10 ** rng.uniform(4, 7)
+        return replace(reading, energy_j=joules + np.where(after, by, 0.0))
+    grown = np.diff(joules, prepend=joules[0])
+    grown = np.where(inside(), 0.0, grown) if fault == "still" else grown * rng.uniform(0.6, 0.9)
+    return replace(reading, energy_j=joules[0] + np.cumsum(grown))

@@ -22,7 +22,6 @@ import runpy
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -69,77 +68,71 @@ def stored_sweeps(folder: Path, since_s: float, until_s: float) -> dict[str, flo
     return {"sweeps": sweeps, "values_a_sweep": round(values / sweeps) if sweeps else 0}
 
 
-def window(command: list[str], environment: dict[str, str], seconds: float) -> dict[str, Any]:
-    """Run a reader, look at it over a window, end it: CPU microseconds of a sweep, peak memory."""
-    with tempfile.TemporaryDirectory(prefix="collect-") as place, Path(place, "errors").open("w+") as errors:
-        process = subprocess.Popen(
-            command, cwd=place, env=environment, text=True, stdout=subprocess.PIPE, stderr=errors
-        )
+def watched(
+    names: Sequence[str], environment: dict[str, str], seconds: float, *, computing: int = 0
+) -> dict[str, dict[str, Any]]:
+    """Run readers at the same time, beside so many processes that compute; look at them over a window, and end them.
+
+    By reader the CPU microseconds of a sweep, how many sweeps it made, and its peak memory.
+    """
+    with scratch() as folder:
+        running: dict[str, subprocess.Popen[str]] = {}
+        busy: list[subprocess.Popen[bytes]] = []
         try:
-            time.sleep(SETTLE_S)
-            began, used = time.time(), cpu_s(process.pid)
+            for name in names:
+                (folder / name).mkdir()
+                running[name] = subprocess.Popen(
+                    reader(name), cwd=folder / name, env=environment, text=True, stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                )  # fmt: skip
+            time.sleep(SETTLE_S * len(names))
+            busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(computing)]
+            time.sleep(2.0 * bool(busy))
+            used, began = {name: cpu_s(process.pid) for name, process in running.items()}, time.time()
             time.sleep(seconds)
-            used, ended, peak = cpu_s(process.pid) - used, time.time(), peak_mb(process.pid)
-            process.send_signal(signal.SIGTERM)
-            output, _ = process.communicate(timeout=60)
+            used, ended = {name: cpu_s(process.pid) - used[name] for name, process in running.items()}, time.time()
+            peaks = {name: peak_mb(process.pid) for name, process in running.items()}
         finally:
-            process.kill()
-        if command == COLLECT:
-            sweeps = stored_sweeps(Path(place), began, ended)
-        else:
-            sweeps = {"sweeps": sum(began <= at < ended for at in json.loads(output))}
-    return {"cpu_us_a_sweep": 1e6 * used / max(sweeps["sweeps"], 1), "peak_mb": peak, **sweeps}
+            for processor in busy:
+                processor.kill()
+                processor.wait()
+            for process in running.values():
+                process.send_signal(signal.SIGTERM)
+            outputs = {name: process.communicate(timeout=120)[0] for name, process in running.items()}
+        figures: dict[str, dict[str, Any]] = {}
+        for name, output in outputs.items():
+            if name == "whorl":
+                sweeps = stored_sweeps(folder / name, began, ended)
+            else:
+                sweeps = {"sweeps": sum(began <= at < ended for at in json.loads(output))}
+            cost_us = 1e6 * used[name] / max(sweeps["sweeps"], 1)
+            figures[name] = {"cpu_us_a_sweep": cost_us, "peak_mb": peaks[name], **sweeps}
+    return figures
 
 
 def sweeps(options: BenchOptions) -> dict[str, Any]:
     """Every reader in turns."""
-    names = ["whorl", *peers.READERS]
+
+    def alone(name: str) -> dict[str, Any]:
+        return watched([name], library.environment(), options.pick(2, 20, 30))[name]
+
     with scratch() as folder, simulated_library(folder) as library:
-        contenders = {
-            name: partial(window, reader(name), library.environment(), options.pick(2, 20, 30)) for name in names
-        }
+        contenders = {name: partial(alone, name) for name in ("whorl", *peers.READERS)}
         table = in_turns(contenders, options.pick(1, 3, 5), against="plain_durable", figure="cpu_us_a_sweep")
     return {"gpus": GPUS, "rate_hz": RATE_HZ, "readers": table}
 
 
 def beside(options: BenchOptions) -> dict[str, Any]:
     """Both at the same time: what one meets, the other meets."""
-    seconds, turns = float(options.pick(3, 30, 60)), []
+    seconds, names, turns = float(options.pick(3, 30, 60)), ("whorl", "plain_durable"), []
     with scratch() as folder, simulated_library(folder) as library:
-        for turn in range(options.pick(1, 3, 5)):
-            places = {name: folder / f"{name}-{turn}" for name in ("whorl", "plain_durable")}
-            running: dict[str, subprocess.Popen[str]] = {}
-            busy = []
-            try:
-                for name, place in places.items():
-                    place.mkdir()
-                    running[name] = subprocess.Popen(
-                        reader(name), cwd=place, env=library.environment(), text=True, stdout=subprocess.PIPE,
-                        stderr=subprocess.DEVNULL,
-                    )  # fmt: skip
-                time.sleep(2 * SETTLE_S)
-                busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY)]
-                time.sleep(2.0)
-                used, began = {name: cpu_s(process.pid) for name, process in running.items()}, time.time()
-                time.sleep(seconds)
-                used, ended = {name: cpu_s(running[name].pid) - used[name] for name in running}, time.time()
-            finally:
-                for computing in busy:
-                    computing.kill()
-                    computing.wait()
-                for process in running.values():
-                    process.send_signal(signal.SIGTERM)
-                outputs = {name: process.communicate(timeout=120)[0] for name, process in running.items()}
-            ticks = {
-                "whorl": stored_sweeps(places["whorl"], began, ended)["sweeps"],
-                "plain_durable": float(sum(began <= at < ended for at in json.loads(outputs["plain_durable"]))),
-            }
-            turns.append({name: (ticks[name], 1e6 * used[name] / max(ticks[name], 1)) for name in ticks})
+        for _ in range(options.pick(1, 3, 5)):
+            turns.append(watched(names, library.environment(), seconds, computing=BUSY))
             say(str(turns[-1]))
     figures = {
-        name: {"ticks": spread([turn[name][0] for turn in turns], 1),
-               "cpu_us_a_sweep": spread([turn[name][1] for turn in turns], 1)}
-        for name in ("whorl", "plain_durable")
+        name: {"ticks": spread([turn[name]["sweeps"] for turn in turns], 1),
+               "cpu_us_a_sweep": spread([turn[name]["cpu_us_a_sweep"] for turn in turns], 1)}
+        for name in names
     }  # fmt: skip
     return {"computing": BUSY, "ticks_due": round(seconds * RATE_HZ), **figures}
 

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -58,7 +58,6 @@ LEAST_SHARE = 1 / 3
 """A phase begins only where this share of its limit is left."""
 LEAST_S = 2.0
 """And another process of a phase only where so much of it is."""
-LOOK_S = 0.1
 
 # -- what is accepted: shares of what the same run reached, and spreads between its own runs ----------------------
 
@@ -84,163 +83,126 @@ def coefficient_of_variation(values: list[float]) -> float | None:
 def acceptance(phases: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A row for each figure that a phase came to: value, n, what is accepted, and whether it is met."""
     findings = {name: answer.get("findings", {}) for name, answer in phases.items()}
-    rows = [*_kernels(findings.get("kernels", {})), *_ceilings(findings.get("ceilings", {}))]
-    rows += [*_spread(findings.get("spread", {})), *_inputs(findings.get("inputs", {}))]
-    for row in findings.get("telemetry", {}).get("kernels", []):
-        rows.append(_most(f"telemetry beside {row['kernel']}", row["cost_percent"], TELEMETRY_COST, n=row["pairs"]))
-    share = findings.get("ncu", {}).get("dram_share_percent")
-    if share is not None:
-        rows.append(_most("l2-read from device memory", share, L2_DRAM_SHARE, n=1))
-    return rows
+    rows: list[dict[str, Any]] = []
 
+    def most(figure: str, value: float, goal: float, n: int, unit: str = "%") -> None:
+        rows.append({"figure": figure, "value": value, "unit": unit, "n": n, "at_most": goal, "met": value <= goal})
 
-def _kernels(findings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    rows = findings.get("kernels", [])
-    checked = [row for row in rows if row.get("problem") is None]
+    def least(figure: str, value: float, goal: float, n: int) -> None:
+        rows.append({"figure": figure, "value": value, "unit": "%", "n": n, "at_least": goal, "met": value >= goal})
+
+    kernels = findings.get("kernels", {}).get("kernels", [])
+    checked = [row for row in kernels if row.get("problem") is None]
     if checked:
         repetitions = sum(row["repetitions"] for row in checked)
-        yield _most("wrong elements of all kernels", sum(row["wrong"] for row in checked), 0, n=repetitions, unit="")
-        worst = max(row["worst"] for row in checked)
-        yield _most("worst error over tolerance", worst, WORST_ERROR, n=len(checked), unit="")
+        most("wrong elements of all kernels", sum(row["wrong"] for row in checked), 0, repetitions, unit="")
+        most("worst error over tolerance", max(row["worst"] for row in checked), WORST_ERROR, len(checked), unit="")
         missed = sum(not row["omission_is_found"] for row in checked)
-        yield _most("kernels in which a repetition that does nothing passes", missed, 0, n=len(checked), unit="")
-    if rows:
-        yield _most("kernels that failed", len(rows) - len(checked), 0, n=len(rows), unit="")
-
-
-def _ceilings(findings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for row in findings.get("probes", []):
+        most("kernels in which a repetition that does nothing passes", missed, 0, len(checked), unit="")
+    if kernels:
+        most("kernels that failed", len(kernels) - len(checked), 0, len(kernels), unit="")
+    for row in findings.get("ceilings", {}).get("probes", []):
         goal = CEILING_SHARES.get(row["ceiling"])
         if goal is not None and row.get("share_percent") is not None:
-            yield _least(f"{row['probe']} of the {row['ceiling']}", row["share_percent"], goal, n=row["n"])
-
-
-def _spread(findings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for row in findings.get("kernels", []):
+            least(f"{row['probe']} of the {row['ceiling']}", row["share_percent"], goal, row["n"])
+    for row in findings.get("spread", {}).get("kernels", []):
         variation = coefficient_of_variation(row["times_ms"])
         if variation is not None:
             goal = BANDWIDTH_CV if row["path"] == "dram" else COMPUTE_CV
-            yield _most(f"variation of {row['kernel']}", variation, goal, n=len(row["times_ms"]))
-
-
-def _inputs(findings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    rates = {row["input"]: row["rate"] for row in findings.get("products", [])}
+            most(f"variation of {row['kernel']}", variation, goal, len(row["times_ms"]))
+    rates = {row["input"]: row["rate"] for row in findings.get("inputs", {}).get("products", [])}
     if "uniform" in rates and "zeros" in rates:
-        gain = 100 * (rates["zeros"] / rates["uniform"] - 1)
-        yield _least("zeros faster than uniform numbers", gain, ZEROS_GAIN, n=2)
-
-
-def _least(figure: str, value: float, goal: float, *, n: int, unit: str = "%") -> dict[str, Any]:
-    return {"figure": figure, "value": value, "unit": unit, "n": n, "at_least": goal, "met": value >= goal}
-
-
-def _most(figure: str, value: float, goal: float, *, n: int, unit: str = "%") -> dict[str, Any]:
-    return {"figure": figure, "value": value, "unit": unit, "n": n, "at_most": goal, "met": value <= goal}
+        least("zeros faster than uniform numbers", 100 * (rates["zeros"] / rates["uniform"] - 1), ZEROS_GAIN, 2)
+    for row in findings.get("telemetry", {}).get("kernels", []):
+        most(f"telemetry beside {row['kernel']}", row["cost_percent"], TELEMETRY_COST, row["pairs"])
+    from_memory = findings.get("ncu", {}).get("dram_share_percent")
+    if from_memory is not None:
+        most("l2-read from device memory", from_memory, L2_DRAM_SHARE, 1)
+    return rows
 
 
 # -- the phases one after another ---------------------------------------------------------------------------------
 
 
+def ended(process: subprocess.Popen[bytes], limit_s: float) -> tuple[str, str | None]:
+    """How a phase ended, and why if not well. It is killed, with what it started, where it takes longer."""
+    try:
+        code = process.wait(max(0.0, limit_s))
+    except subprocess.TimeoutExpired:
+        return "hung", f"it did not end within {limit_s:.0f} s and was killed"
+    finally:
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):  # a process in a driver call that hangs cannot be ended
+                process.wait(timeout=5.0)
+    if code < 0:
+        return "killed", f"it was ended by {signal.Signals(-code).name}"
+    return ("ok", None) if code == 0 else ("failed", f"it ended with status {code}")
+
+
+def in_process(name: str, gpu: int, limit_s: float) -> dict[str, Any]:
+    """One phase in a process of its own: its status, why it is not ok, how long it took, and what it found.
+
+    Where one process of a phase that resumes failed, another goes on, as long as each adds to what was found.
+    """
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        findings, errors = Path(folder, "findings.json"), Path(folder, "errors")
+        command = [sys.executable, "-m", "benchmarks.gpu_first", "--gpu", str(gpu), "--run", name]
+        before: bytes | None = None
+        while True:
+            left_s = began + limit_s - time.monotonic()
+            environment = os.environ | {"WHORL_PHASE_SECONDS": f"{left_s:.1f}"}
+            with errors.open("wb") as stream:
+                process = subprocess.Popen(
+                    [*command, "--out", str(findings)], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL,
+                    stderr=stream, start_new_session=True,
+                )  # fmt: skip
+                status, why = ended(process, left_s)
+            after = findings.read_bytes() if findings.exists() else None
+            is_over = status in ("ok", "hung") or time.monotonic() > began + limit_s - LEAST_S
+            if is_over or after == before or not PHASES[name].resumes:
+                break
+            before = after
+        lines = errors.read_text(errors="replace").strip().splitlines()
+        seconds = round(time.monotonic() - began, 1)
+        why = lines[-1] if status == "failed" and lines else why
+        return {"status": status, "why": why, "seconds": seconds, "findings": json.loads(after) if after else {}}
+
+
 class Session:
-    """The phases of one GPU, and the document that they make."""
+    """The phases of one GPU, and the document that they make, which is written after each."""
 
     def __init__(self, gpu: int, deadline: float, out: Path | None) -> None:
         """`deadline` is of `time.monotonic`, s."""
         self.document: dict[str, Any] = {
-            "schema": "whorl.benchmark.gpu_first/1",
-            "benchmark": "gpu_first",
-            "machine": machine("numpy"),
-            "ran": False,
-            "why": "it was ended early",
-            "acceptance": [],
-            "phases": {},
-        }
+            "schema": "whorl.benchmark.gpu_first/1", "benchmark": "gpu_first", "machine": machine("numpy"),
+            "ran": False, "why": "it was ended early", "acceptance": [], "phases": {},
+        }  # fmt: skip
         self._gpu, self._deadline, self._out = gpu, deadline, out
-        self._child: subprocess.Popen[bytes] | None = None
 
     def run(self, names: list[str]) -> bool:
         """Run the phases of these names; the answer is whether every one of them ended well."""
+        phases = self.document["phases"]
         for name in names:
-            phase = PHASES[name]
-            left_s = self._deadline - time.monotonic()
+            phase, left_s = PHASES[name], self._deadline - time.monotonic()
             if left_s < LEAST_SHARE * phase.limit_s:
-                self._keep(name, {"status": "no time", "why": f"{left_s:.0f} s were left", "seconds": 0.0})
-                continue
-            self._keep(name, self._phase(name, min(phase.limit_s, left_s)))
+                phases[name] = {"status": "no time", "why": f"{left_s:.0f} s were left", "seconds": 0.0}
+            else:
+                phases[name] = in_process(name, self._gpu, min(phase.limit_s, left_s))
+            answer = phases[name]
+            if name == "facts" and "device" in answer.get("findings", {}):
+                self.document |= {"ran": True, "device": answer["findings"]["device"]}
+            self.document["acceptance"] = acceptance(phases)
+            say(f"{name}: {answer['status']}{': ' + answer['why'] if answer['why'] else ''}, {answer['seconds']} s")
+            self.write()
             if name == "facts" and not self.document["ran"]:
-                self.document["why"] = self.document["phases"][name]["why"]
+                self.document["why"] = answer["why"]
                 return False
-        statuses = [answer["status"] for answer in self.document["phases"].values()]
-        troubles = [name for name, answer in self.document["phases"].items() if answer["status"] != "ok"]
+        troubles = [name for name, answer in phases.items() if answer["status"] != "ok"]
         self.document["why"] = f"these phases did not end well: {', '.join(troubles)}" if troubles else None
-        return bool(self.document["ran"]) and all(status in ("ok", "no time") for status in statuses)
-
-    def _phase(self, name: str, limit_s: float) -> dict[str, Any]:
-        """One phase in a process of its own: its status, why it is not ok, how long it took, and what it found.
-
-        Where one process of a phase that resumes failed, another goes on, as long as each adds to what was found.
-        """
-        began = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            findings, errors = Path(folder, "findings.json"), Path(folder, "errors")
-            command = [sys.executable, "-m", "benchmarks.gpu_first", "--gpu", str(self._gpu), "--run", name]
-            before: bytes | None = None
-            while True:
-                left_s = began + limit_s - time.monotonic()
-                with errors.open("wb") as stream:
-                    self._child = subprocess.Popen(
-                        [*command, "--out", str(findings)],
-                        cwd=ROOT,
-                        env=os.environ | {"WHORL_PHASE_SECONDS": f"{left_s:.1f}"},
-                        stdout=subprocess.DEVNULL,
-                        stderr=stream,
-                        start_new_session=True,
-                    )
-                    status, why = self._wait(began + limit_s, limit_s)
-                after = findings.read_bytes() if findings.exists() else None
-                ended = status in ("ok", "hung") or time.monotonic() > began + limit_s - LEAST_S
-                if ended or after == before or not PHASES[name].resumes:
-                    break
-                before = after
-            lines = errors.read_text(errors="replace").strip().splitlines()
-            if status == "failed" and lines:
-                why = lines[-1]
-            return {
-                "status": status,
-                "why": why,
-                "seconds": round(time.monotonic() - began, 1),
-                "findings": json.loads(findings.read_text()) if findings.exists() else {},
-            }
-
-    def _wait(self, deadline: float, limit_s: float) -> tuple[str, str | None]:
-        assert self._child is not None
-        while (code := self._child.poll()) is None:
-            if time.monotonic() > deadline:
-                self.kill()
-                return "hung", f"it did not end within {limit_s:.0f} s and was killed"
-            time.sleep(LOOK_S)
-        self._child = None
-        if code < 0:
-            return "killed", f"it was ended by {signal.Signals(-code).name}"
-        return ("ok", None) if code == 0 else ("failed", f"it ended with status {code}")
-
-    def kill(self) -> None:
-        """End the phase that runs, and what it started."""
-        if self._child is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._child.pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):  # a process in a driver call that hangs cannot be ended
-                self._child.wait(timeout=5.0)
-            self._child = None
-
-    def _keep(self, name: str, answer: dict[str, Any]) -> None:
-        self.document["phases"][name] = answer
-        findings = answer.get("findings", {})
-        if name == "facts" and "device" in findings:
-            self.document |= {"ran": True, "device": findings["device"]}
-        self.document["acceptance"] = acceptance(self.document["phases"])
-        say(f"{name}: {answer['status']}{': ' + answer['why'] if answer['why'] else ''}, {answer['seconds']} s")
-        self.write()
+        return bool(self.document["ran"]) and all(answer["status"] in ("ok", "no time") for answer in phases.values())
 
     def write(self) -> None:
         """Write the document where it was asked for, all of it or nothing. A disk that is full ends no phase."""
@@ -286,7 +248,6 @@ def main(arguments: list[str] | None = None) -> int:
         status = 0 if session.run(names) else FAILED
     except KeyboardInterrupt:
         status = INTERRUPTED
-        session.kill()
     session.document["seconds"] = round(time.monotonic() - began, 1)
     session.write()
     print(as_json(session.document))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 
@@ -13,54 +12,40 @@ from whorl.errors import DeviceError
 from whorl.kernels.cublas import DATA_TYPES
 from whorl.kernels.cupy_device import CupyDevice
 from whorl.kernels.cupy_loaded import CupyLoaded
-from whorl.kernels.cupy_waiting import Late, Throttle, Waiting
+from whorl.kernels.cupy_waiting import OUTSTANDING, Late, Waiting
 from whorl.kernels.work import Gemm
 
 COMPUTE = {"fp64": 70, "fp32": 68, "tf32": 77, "fp16": 68, "bf16": 68}
-LIMIT_S = 120.0
+LIMIT_S, BATCHES = 120.0, 12
 
 
 def median_ms(device: CupyDevice, enqueue: Callable[[], None], seconds: float) -> float:
-    """The median time of a call, over so many seconds of it back to back, after half as many that are not counted.
+    """The median time of a call, over so many seconds of it in batches, after half as many that are not counted.
 
     Without those a GPU that its power limit holds down would look faster than under a probe, which warms it up. To be
-    called with the device as the current one. DeviceError where it takes longer than LIMIT_S: then nothing is given
-    back, as to try would wait for what hangs.
+    called with the device as the current one. DeviceError where a batch takes longer than LIMIT_S.
     """
-    waiting = Waiting(device.runtime, device.stream_address)
-    markers = waiting.event(timing=False), waiting.event(timing=False)
-    events = [waiting.event(), waiting.event()]
-    throttle = Throttle(waiting, markers, time.monotonic() + LIMIT_S)
-    hangs = False
+    runtime, waiting = device.runtime, Waiting(device.runtime, device.stream_address)
+    begins, ends = waiting.event(), waiting.event()
+
+    def batch(calls: int) -> float:
+        waiting.record(begins)
+        for _ in range(calls):
+            enqueue()
+        waiting.record(ends)
+        waiting.until(ends, time.monotonic() + LIMIT_S)
+        return float(runtime.eventElapsedTime(begins, ends)) / calls
+
     try:
-        enqueue()
-        waiting.record(events[0])
-        enqueue()
-        waiting.record(events[1])
-        waiting.until(events[1], time.monotonic() + LIMIT_S)
-        once_s = max(device.runtime.eventElapsedTime(*events) / 1e3, 1e-6)
-        calls = max(1, round(0.02 / once_s))
-        repeats = max(12, min(1000, round(seconds / (calls * once_s))))
-        first = repeats // 2
-        throttle.pace(1, once_s)
-        repeats += first
-        while len(events) < repeats + 1:
-            events.append(waiting.event())
-        waiting.record(events[0])
-        for event in events[1 : repeats + 1]:
-            for _ in range(calls):
-                enqueue()
-                throttle.launched()
-            waiting.record(event)
-        waiting.until(events[repeats], time.monotonic() + LIMIT_S)
-        times = [device.runtime.eventElapsedTime(a, b) / calls for a, b in pairwise(events[: repeats + 1])]
-        return float(np.median(times[first:-1]))
-    except Late:
-        hangs = True
+        batch(1)
+        once_ms = max(batch(1), 1e-3)
+        calls = max(1, min(OUTSTANDING, round(1e3 * seconds / BATCHES / once_ms)))
+        times = [batch(calls) for _ in range(BATCHES + BATCHES // 2)]
+    except Late:  # nothing is given back, as to try would wait for what hangs
         raise DeviceError(f"{device.facts.gpu}: a plain call hangs: {LIMIT_S:g} s were not enough", gone=True) from None
-    finally:
-        for event in () if hangs else (*markers, *events):
-            device.runtime.eventDestroy(event)
+    for event in (begins, ends):
+        runtime.eventDestroy(event)
+    return float(np.median(times[BATCHES // 2 :]))
 
 
 def product_gflop_s(device: CupyDevice, loaded: CupyLoaded, seconds: float) -> float:
@@ -91,18 +76,9 @@ def copy_gb_s(device: CupyDevice, seconds: float) -> float:
     size = min(1 << 30, device.facts.memory_bytes // 16)
     with device.using("a plain copy"):
         source, target = runtime.malloc(size), runtime.malloc(size)
-        hangs = False
-        try:
-            stream, kind = device.stream_address, runtime.memcpyDefault
-            runtime.memsetAsync(source, 0x5A, size, stream)
-
-            def enqueue() -> None:
-                runtime.memcpyAsync(target, source, size, kind, stream)
-
-            return 2 * size / median_ms(device, enqueue, seconds) / 1e6
-        except DeviceError:
-            hangs = True
-            raise
-        finally:
-            for address in () if hangs else (source, target):
-                runtime.free(address)
+        stream, kind = device.stream_address, runtime.memcpyDefault
+        runtime.memsetAsync(source, 0x5A, size, stream)
+        rate = 2 * size / median_ms(device, lambda: runtime.memcpyAsync(target, source, size, kind, stream), seconds)
+        for address in (source, target):
+            runtime.free(address)
+    return rate / 1e6

@@ -73,20 +73,14 @@ def machine(*packages: str) -> dict[str, Any]:
     }
 
 
-def peak_bytes(process: int | str = "self") -> int | None:
-    """The largest resident memory of a process; None where Linux does not say it.
+def peak_mb(process: int | str = "self") -> int | None:
+    """The largest resident memory of a process, MiB; None where Linux does not say it.
 
     `getrusage` would count what the process that started this one had then.
     """
     status = Path(f"/proc/{process}/status")
     lines = status.read_text().splitlines() if status.exists() else []
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
-
-
-def peak_mb(process: int | str = "self") -> int | None:
-    """The largest resident memory of a process, MiB."""
-    peak = peak_bytes(process)
-    return None if peak is None else peak // 2**20
+    return next((int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM:")), None)
 
 
 def cpu_s(process: int) -> float:

@@ -33,6 +33,7 @@ from whorl.benchmarks.fleets import PER_NODE, Floats, Ints, Random
 from whorl.benchmarks.harness import BenchOptions, ends, public_file, run, say, scratch, share, share_of
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
+from whorl.tests.stores import new_store
 
 Shape = Callable[[Random, tuple[int, ...]], Floats]
 LEAST_IN_BOTH = 8
@@ -178,7 +179,7 @@ def sittings_kept_back(options: BenchOptions) -> dict[str, Any]:
 def part(store: Store, runs: pl.DataFrame, folder: Path) -> Store:
     """A store with these runs only."""
     of_part = pl.col("run_id").is_in(runs["run_id"].implode())
-    part_store = Store.create(folder)
+    part_store = new_store(folder)
     tables = {name: store.collect(store.scan(name).filter(of_part)).to_arrow() for name in ("runs", "results")}
     part_store.append({**tables, "gpus": store.collect(store.scan("gpus")).to_arrow()}, "part")
     return part_store

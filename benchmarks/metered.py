@@ -32,6 +32,7 @@ from whorl.benchmarks.boards import (
     Poll,
     Random,
     Sensor,
+    faulted,
     gaps,
     heavier_error,
     period,
@@ -40,7 +41,7 @@ from whorl.benchmarks.boards import (
     published_error,
     truth,
 )  # fmt: skip
-from whorl.benchmarks.harness import DATA, BenchOptions, ends, say, scratch, share
+from whorl.benchmarks.harness import DATA, BenchOptions, ends, say, scratch, share_of
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
 from whorl.store.instants import times_of_ns
@@ -130,9 +131,8 @@ def trial(rng: Random, number: int, longest_ms: float = LONGEST_MS) -> MeteredBo
     readings = poll(rng, true, sensor, ms, error, at_ms, counter=counter)
     fault = "none"
     if len(at_ms) > 1 and rng.random() < 0.1:
-        faults = POWER_FAULTS | (COUNTER_FAULTS if counter else {})
-        fault = str(rng.choice(list(faults)))
-        readings = faults[fault](rng, readings)
+        fault = str(rng.choice([*POWER_FAULTS, *(COUNTER_FAULTS if counter else ())]))
+        readings = faulted(rng, readings, fault)
     windows = []
     spans = [(float(job[0]), float(job[1]), "job")] if job else []
     for _ in range(2):
@@ -143,19 +143,14 @@ def trial(rng: Random, number: int, longest_ms: float = LONGEST_MS) -> MeteredBo
     is_known = ~np.isnan(power)
     for began, ended, window in spans:
         joules = float(true.joules(np.array([began]), np.array([ended]))[0])
-        windows.append(Window(began, ended, joules, trapezoid(at_ms[is_known], power[is_known], began, ended), window))
+        span_s = np.array([began / 1e3]), np.array([ended / 1e3])
+        [plain_j] = trapezoids(at_ms[is_known] / 1e3, power[is_known], *span_s)
+        windows.append(Window(began, ended, joules, plain_j, window))
     says = {
         "load": load, "sensor": kind, "polling": polling, "counter": counter or "none", "source": source,
         "boards": boards, "gaps": "some" if missing else "none", "fault": fault,
     }  # fmt: skip
     return MeteredBoard(f"GPU-{number:08d}", sensor, board, readings, windows, says)
-
-
-def trapezoid(at_ms: Floats, power_w: Floats, began: float, ended: float) -> float:
-    """The trapezoid over all readings from `began` to `ended` (ms), J."""
-    inside = (at_ms > began) & (at_ms < ended)
-    times = np.concatenate([[began], at_ms[inside], [ended]])
-    return float(np.trapezoid(np.interp(times, at_ms, power_w), times) / 1e3)
 
 
 def nanoseconds(ms: Floats, zero_ns: int = EPOCH_NS) -> Any:
@@ -509,16 +504,14 @@ def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """How many windows of a kind there are and hold, and how wide their intervals are."""
     true, low, high = (np.array([row[name] for row in rows], np.float64) for name in ("true_j", "low_j", "high_j"))
     holds = (low <= true) & (true <= high)
-    boards = len({row["stream"] for row in rows})
     near, half = {}, 100 * (high - low) / 2 / true
     for name in ("trapezoid", "corrected"):
         values = np.array([row[f"{name}_j"] for row in rows])
         is_known = ~np.isnan(values)
-        near[f"{name}_5_pct"] = share(
-            int((np.abs(values - true) <= 0.05 * values)[is_known].sum()), int(is_known.sum())
-        )
+        near[f"{name}_5_pct"] = share_of((np.abs(values - true) <= 0.05 * values)[is_known])
     return {
-        "streams": boards, "hold": share(int(holds.sum()), len(rows)), "true_above": int((true > high).sum()),
+        "streams": len({row["stream"] for row in rows}), "hold": share_of(holds),
+        "true_above": int((true > high).sum()),
         "true_below": int((true < low).sum()),
         "half_width_pct": [round(float(q), 1) for q in np.quantile(half, [0.5, 0.9])],
         "error_pct": round(float(100 * np.median(np.abs([row["best_j"] for row in rows] / true - 1))), 1), **near,

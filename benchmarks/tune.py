@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,7 +30,6 @@ from whorl.analysis.tuning.power_plan import (
     WAITING_RANGE,
     ClassRuns,
     Floats,
-    PlanRefusal,
     PowerPlan,
     SyncJob,
     braked,
@@ -37,8 +37,8 @@ from whorl.analysis.tuning.power_plan import (
     step_energy,
     step_time,
 )  # fmt: skip
-from whorl.analysis.tuning.search import FIRST_RANDOM, FloatArray, Knob, Prior, Search, Setting, TimeBound, Trial
-from whorl.benchmarks.harness import DATA, BenchOptions, run, say, share
+from whorl.analysis.tuning.search import FloatArray, Knob, Prior, Search, Setting, TimeBound, Trial
+from whorl.benchmarks.harness import BenchOptions, public_file, run, say, share, share_of
 from whorl.benchmarks.tuning_tasks import TuningTask, services, simulated, sweeps
 from whorl.errors import DeviceError
 from whorl.jobs.tuning import TuningOptions, tune
@@ -83,9 +83,8 @@ class SearchRun:
     seed: int
     regrets: tuple[float, ...]
     answers_over: tuple[bool, ...]
-    trials_over: int
-    chosen_over: int
-    trials: int
+    trials_over: tuple[bool, ...]
+    """Of each trial, whether it is over the bound."""
     cpu_s: float
 
 
@@ -147,26 +146,19 @@ def played(
         if number in budgets:
             judgements.append(judged(task, search.answer()))
     regrets, answers_over = zip(*judgements, strict=True)
-    chosen_over = sum(over[1 + FIRST_RANDOM :])
-    return SearchRun(seed, regrets, answers_over, sum(over), chosen_over, len(over), cpu_s)
+    return SearchRun(seed, regrets, answers_over, tuple(over), cpu_s)
 
 
 def summary(runs: Sequence[SearchRun]) -> dict[str, Any]:
-    """What the head of this file says of many runs."""
-    n, trials = len(runs), sum(run.trials for run in runs)
+    """Regret and answers over the bound by budget; trials over the bound; CPU seconds of a search."""
     at_budget = {str(budget): place for place, budget in enumerate(BUDGETS)}
     return {
-        "n": n,
+        "n": len(runs),
         "regret_pct": {name: _median([(run.seed, run.regrets[at]) for run in runs]) for name, at in at_budget.items()},
-        "within_3_pct": {
-            name: share(sum(run.regrets[at] <= 0.03 for run in runs), n)
-            for name, at in at_budget.items()
-            if int(name) > 8
-        },
-        "answers_over": {name: share(sum(run.answers_over[at] for run in runs), n) for name, at in at_budget.items()},
-        "trials_over": share(sum(run.trials_over for run in runs), trials),
-        "chosen_over": share(sum(run.chosen_over for run in runs), trials - (1 + FIRST_RANDOM) * n),
-        "cpu_s": round(sum(run.cpu_s for run in runs) / n, 3),
+        "within_3_pct": share_of(run.regrets[at_budget["16"]] <= 0.03 for run in runs),
+        "answers_over": {name: share_of(run.answers_over[at] for run in runs) for name, at in at_budget.items()},
+        "trials_over": share_of(over for run in runs for over in run.trials_over),
+        "cpu_s": round(sum(run.cpu_s for run in runs) / len(runs), 3),
     }
 
 
@@ -234,14 +226,14 @@ def confirmed(tasks: Sequence[TuningTask], seeds: int) -> dict[str, Any]:
     return {
         "tasks": len(tasks), "seeds": seeds, "n": n,
         "regret_pct": {"12": _median([(seed, regret) for seed, regret, _ in judgements])},
-        "answers_over": share(sum(over for *_, over in judgements), n), "gave_up_an_answer": share(given_up, n),
+        "answers_over": share_of(over for *_, over in judgements), "gave_up_an_answer": share(given_up, n),
     }  # fmt: skip
 
 
 def search(options: BenchOptions) -> dict[str, Any]:
     """All tasks with every method, the whole of `whorl tune`, and tasks, bounds or noises that are others."""
     seeds, results = options.pick(2, 20, 100), {}
-    measured = sweeps(sorted((DATA / "power").glob("zeus_power_limits_*.csv.gz")))[: options.pick(1, 99, 99)]
+    measured = sweeps(sorted(public_file("power").glob("zeus_power_limits_*.csv.gz")))[: options.pick(1, 99, 99)]
     for name, tasks in (("simulated", services()), ("sweeps", measured)):
         results[name] = compared(tasks, seeds, "random")
         results[name]["beside scikit-learn"] = compared(tasks, max(1, seeds // 10), "scikit-learn")
@@ -266,7 +258,7 @@ def search(options: BenchOptions) -> dict[str, Any]:
 def warm_start(options: BenchOptions) -> dict[str, Any]:
     """Each training that was measured on two models: a search on one of them, with the other's sweep and without."""
     seeds, budgets = range(options.pick(1, 10, 40)), (2, 4, 6, 8)
-    tasks = sweeps([DATA / "power" / f"zeus_power_limits_{model}.csv.gz" for model in ("v100", "rtx6000")])
+    tasks = sweeps([public_file(f"power/zeus_power_limits_{model}.csv.gz") for model in ("v100", "rtx6000")])
     pairs = [
         (target, source)
         for target, source in product(tasks, tasks)
@@ -388,40 +380,20 @@ def jobs_of(setup: Setup, seed: int) -> Iterator[PlannedJob]:
 
 
 def table_row(name: str, setup: Setup, seeds: Sequence[int]) -> dict[str, Any]:
-    """A row of the tables, over the fleets of some seeds."""
+    """A row of the tables, over the fleets of some seeds: mean, the middle 90 % of jobs, and the most, in %."""
     jobs = [job for seed in seeds for job in jobs_of(setup, seed)]
     planned = [job for job in jobs if job.saved is not None]
-    refusals = {reason.value: sum(job.plan.refusal is reason for job in jobs) for reason in PlanRefusal}
-    row: dict[str, Any] = {
-        "setup": name,
-        "jobs": len(jobs),
-        "planned": len(planned) / len(jobs),
-        "refused": {reason: count for reason, count in refusals.items() if count},
-    }
-    if planned:
-        gains = [(job, job.plan.gains) for job in planned if job.plan.gains is not None]
-        inside = {
-            "saved": [said.saved.low <= (job.saved_waiting or 0.0) <= said.saved.high for job, said in gains],
-            "slower": [said.slower.low - 1e-9 <= (job.slower or 0.0) <= said.slower.high for job, said in gains],
-        }
-        row |= {
-            "saved_pct": _quantiles([job.saved for job in planned]),
-            "slower_pct": _quantiles([job.slower for job in planned]),
-            "inside": {figure: round(float(np.mean(hits)), 3) for figure, hits in inside.items()},
-        }
-        uniform_limits = [job.one_limit for job in planned if job.one_limit is not None]
-        if uniform_limits:
-            row["one_limit_pct"] = round(100 * float(np.mean(uniform_limits)), 2)
-    row["braked_named"] = sum(bool(job.braked) for job in jobs)
+    refused = Counter(job.plan.refusal.value for job in jobs if job.plan.refusal is not None)
+    row: dict[str, Any] = {"setup": name, "jobs": len(jobs), "planned": len(planned) / len(jobs)}
+    row |= {"refused": dict(refused), "braked_named": sum(bool(job.braked) for job in jobs)}
+    for figure in ("saved", "slower", "one_limit"):
+        values = np.array([value for job in planned if (value := getattr(job, figure)) is not None])
+        if len(values):
+            figures = (values.mean(), *np.quantile(values, (0.05, 0.95)), values.max())
+            labels = zip(("mean", "q05", "q95", "most"), figures, strict=True)
+            row[f"{figure}_pct"] = {key: round(100 * float(value), 2) for key, value in labels}
     say(f"power plans: {row}")
     return row
-
-
-def _quantiles(shares: Sequence[float | None]) -> dict[str, float]:
-    values = 100 * np.array(shares, dtype=np.float64)
-    low, high = np.quantile(values, (0.05, 0.95))
-    figures = {"mean": values.mean(), "q05": low, "q95": high, "most": values.max()}
-    return {figure: round(float(value), 2) for figure, value in figures.items()}
 
 
 def planted(model: str, size: str, seeds: Sequence[int], spacing: int = GPUS) -> dict[str, Any]:
@@ -429,14 +401,11 @@ def planted(model: str, size: str, seeds: Sequence[int], spacing: int = GPUS) ->
     at = {first + 3: f"brake={size}" for first in range(0, GPUS, spacing)}
     fleets = [list(jobs_of(Setup(model, draw={"faults": 0, "at": at}), seed)) for seed in seeds]
     jobs = [job for fleet in fleets for job in fleet[:: spacing // PER_JOB]]
+    right, names = sum(3 in job.braked for job in jobs), sum(len(job.braked) for fleet in fleets for job in fleet)
     return {
-        "model": model,
-        "size": size,
-        "braked_of_64": GPUS // spacing,
-        "named": share(sum(3 in job.braked for job in jobs), len(jobs)),
-        "others_named": sum(len(job.braked) for fleet in fleets for job in fleet)
-        - sum(3 in job.braked for job in jobs),
-    }
+        "model": model, "size": size, "braked_of_64": GPUS // spacing, "named": share(right, len(jobs)),
+        "others_named": names - right,
+    }  # fmt: skip
 
 
 def power_plans(options: BenchOptions) -> dict[str, Any]:

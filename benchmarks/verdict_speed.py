@@ -1,4 +1,4 @@
-"""What verdicts, answers from stored verdicts, and `variability` cost on a fleet of the size of Summit.
+"""What verdicts and answers from stored verdicts cost on a fleet of the size of Summit.
 
     python -m benchmarks.verdict_speed [--only SECTION] [--quick | --long]
 
@@ -7,8 +7,6 @@ judge        27,648 GPUs, 20 runs of each in 4 workloads (12 figures), 1 % fault
              done, without sittings, intervals, batches, causes or history.
 stored       on the same store the commands as a user types them, imports included: `verdicts` judges and stores,
              `explain`, `advise` and `report` answer from what is stored; and `verdicts` on a store of 64 GPUs
-variability  27,648 GPUs x 100 runs: `variability` without and with 1,000 replicates, beside the same quartiles, group
-             medians, ICC sums and Spearman correlations as plain Polars expressions
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ from whorl.benchmarks.harness import BenchOptions, child, in_turns, run, say, sc
 from whorl.store import Store
 
 FIGURES = ("value", "sm_clock_mhz", "power_w")
-OTHERS = ("sm_clock_mhz", "power_w", "temperature_c")
 SITTINGS, RUNS, PER_CABINET = 5, 20, 108
 _Z = 3.5
 
@@ -130,81 +127,10 @@ def stored(options: BenchOptions) -> dict[str, Any]:
     return {"n": 1, **rows}
 
 
-def variability_speed(options: BenchOptions) -> dict[str, Any]:
-    """`variability` beside plain Polars, each in processes of its own."""
-    gpus, runs = options.pick(500, 27_648, 27_648), options.pick(10, 100, 100)
-    with scratch() as folder:
-        say("making the runs")
-        spread_fleet(gpus, runs).write_parquet(folder / "fleet.parquet")
-        contenders = {
-            "plain": partial(child, "verdict_speed", "plain", folder / "fleet.parquet"),
-            "variability": partial(child, "verdict_speed", "variability_of", folder / "fleet.parquet", 0),
-            "with 1,000 replicates": partial(child, "verdict_speed", "variability_of", folder / "fleet.parquet", 1000),
-        }
-        return {"gpus": gpus, "rows": gpus * runs, **in_turns(contenders, options.pick(1, 3, 5), against="plain")}
-
-
-def spread_fleet(gpus: int, runs: int) -> pl.DataFrame:
-    """`gpus` x `runs` rows in random order, whose clocks follow temperature and silicon."""
-    random = np.random.default_rng(20260)
-    gpu = np.repeat(np.arange(gpus), runs)
-    random.shuffle(gpu)
-    n = len(gpu)
-    temperature = np.rint(66.0 + random.normal(0.0, 6.0, gpus)[gpu] + random.normal(0.0, 1.0, n))
-    slower = random.normal(0.0, 0.015, gpus)[gpu] + 0.0008 * (temperature - 66.0)
-    clock = np.rint(1357.0 * (1.0 - slower) / 7.5) * 7.5
-    names = pl.Series([f"GPU-{bits.hex()}" for bits in (random.bytes(16) for _ in range(gpus))])
-    columns = {
-        "gpu": names.gather(gpu), "value": 2440.0 * 1357.0 / clock * (1.0 + random.normal(0.0, 0.0025, n)),
-        "sm_clock_mhz": clock, "power_w": np.round(297.0 + random.normal(0.0, 1.5, n), 3), "temperature_c": temperature,
-    }  # fmt: skip
-    constants = {"cluster": "simulated", "workload": "sgemm", "unit": "ms"}
-    return pl.DataFrame(columns).with_columns(pl.lit(value).alias(name) for name, value in constants.items())
-
-
-def plain(path: str) -> Callable[[], list[float]]:
-    """The same statistics as a person would write them: quartiles, group medians, sums of the ICC, Spearman."""
-    frame = pl.read_parquet(path).rechunk()
-
-    def work() -> list[float]:
-        value = pl.col("value")
-        figures = frame.lazy().select(
-            *(value.quantile(q, "linear").alias(f"q{q}") for q in (0.25, 0.5, 0.75)),
-            *(pl.corr("value", name, method="spearman").alias(name) for name in OTHERS),
-        )
-        groups = frame.lazy().group_by("gpu").agg(
-            value.median().alias("median"), pl.len().alias("n"), value.mean().alias("mean"), value.var().alias("var")
-        )  # fmt: skip
-        of_runs, by_gpu = pl.collect_all([figures, groups])
-        n, k = frame.height, by_gpu.height
-        between, within, squares, median = by_gpu.select(
-            (pl.col("n") * (pl.col("mean") - (pl.col("n") * pl.col("mean")).sum() / n) ** 2).sum().alias("between"),
-            ((pl.col("n") - 1) * pl.col("var").fill_null(0.0)).sum().alias("within"),
-            (pl.col("n").cast(pl.Float64) ** 2).sum().alias("squares"), pl.col("median").median(),
-        ).row(0)  # fmt: skip
-        variance = max(0.0, (between / (k - 1) - within / (n - k)) / ((n - squares / n) / (k - 1)))
-        return [*of_runs.row(0), median, variance / (variance + within / (n - k))]
-
-    return work
-
-
-def variability_of(path: str, replicates: int) -> Callable[[], list[Any]]:
-    """whorl's statistics: median, fence and ICC are returned."""
-    from whorl.analysis import variability
-
-    frame = pl.read_parquet(path).rechunk()
-
-    def work() -> list[Any]:
-        rows = list(variability(frame, replicates=replicates))
-        return [rows[0].median, rows[0].fence_pct, rows[0].icc.value]
-
-    return work
-
-
 CHILDREN: dict[str, Callable[..., Any]] = {
-    "whorl": whorl, "by_polars": by_polars, "command": command, "plain": plain, "variability_of": variability_of,
+    "whorl": whorl, "by_polars": by_polars, "command": command,
 }  # fmt: skip
-SECTIONS = {"judge": judge, "stored": stored, "variability": variability_speed}
+SECTIONS = {"judge": judge, "stored": stored}
 
 if __name__ == "__main__":
     run("verdict_speed", SECTIONS, CHILDREN)
