@@ -123,17 +123,17 @@ def fits_ipmitool(head: str) -> object:
 
 def read_ipmitool(content: str, rows: Rows) -> None:
     """Add a row for each reading. A line with a time in front of it says when it was, as `date` prints it."""
-    times, sweep, in_front = Times(rows), 0, ""
+    times, sweep = Times(rows), 0
     watts: dict[int, tuple[float, str | None]] = {}  # by line, with the time
     for line, words in written(content):
         reading, state = DCMI.search(words), _STATE.search(words)
         if reading is not None:
-            watts[line] = float(reading[1]), times.of(in_front, sweep)
-            sweep, in_front = sweep + 1, ""
+            watts[line] = float(reading[1]), times.of("", sweep)
+            sweep += 1
         elif state is not None and state[1] == "deactivated" and watts:
             watts |= {max(watts): (0.0, None)}
-        elif times.of(words.strip(), 0) is not None:
-            in_front = words.strip()
+        else:
+            times.begins(words, sweep)
     for line, (power_w, stamp) in watts.items():
         _add(line, rows, SERIES["ipmi_dcmi_power_consumption_watts"], power_w, timestamp=stamp)
 

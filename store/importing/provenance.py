@@ -20,7 +20,7 @@ from .options import Options
 if TYPE_CHECKING:
     from ..store import Store
 
-VERSION = "9"  # raise it when the same file would be read differently
+VERSION = "10"  # raise it when the same file would be read differently
 _SHOWN_LINES = 1000  # line numbers kept per reason; the count is always whole
 _OF_ALL = ("timestamp", "began", "node")  # meanings of columns that all GPUs of a table may share
 

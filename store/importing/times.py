@@ -40,10 +40,12 @@ _HALF_DAY = timedelta(hours=12)
 _CLOCK = r"[0-9]{1,2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?"
 _UNIX = re.compile(r"[0-9]{9,19}(?:\.[0-9]+)?")
 _ISO = re.compile(rf"([0-9]{{4}})([-/]?)([0-9]{{2}})\2([0-9]{{2}})[ T]+({_CLOCK}) ?(Z|[+-][0-9]{{2}}:?[0-9]{{2}})?")
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTHS = {name: number for number, names in enumerate(  # in English and in German
+    ("jan", "feb", "mar mär", "apr", "may mai", "jun", "jul", "aug", "sep", "oct okt", "nov", "dec dez"), start=1
+) for name in names.split()}  # fmt: skip
 _WORD = re.compile(  # of a time with the name of a month
-    rf"(?P<month>(?i:{'|'.join(_MONTHS)})[a-zA-Z]*)|(?P<weekday>(?i:mon|tue|wed|thu|fri|sat|sun)[a-zA-Z]*)|"
-    rf"(?P<half>(?i:am|pm))|(?P<year>[0-9]{{4}})|(?P<day>[0-9]{{1,2}})|(?P<clock>{_CLOCK})|"
+    rf"(?P<month>(?i:{'|'.join(_MONTHS)})[a-zA-Z]*)|(?P<weekday>(?i:mon?|tue|wed|thu|fri?|sat?|sun|di|mi|do|so)[a-zA-Z]*)|"
+    rf"(?P<half>(?i:am|pm))|(?P<year>[0-9]{{4}})|(?P<day>[0-9]{{1,2}})\.?|(?P<clock>{_CLOCK})|"
     r"(?P<zone>[A-Z]{3,5}|Z|[+-][0-9]{2}(?::?[0-9]{2})?)"
 )
 
@@ -183,6 +185,8 @@ class Times:
     def __init__(self, rows: Rows) -> None:
         self._rows, self._options = rows, rows.options
         self._last: datetime | None = None  # the last time that had only its time of day
+        self._front: tuple[str, int] | None = None  # a time that stands before the rows, and of which sweep it is
+        self._front_ns: int | None = None
 
     def of(self, text: str, sweep: int) -> str | None:
         """The time of a row: by its `text`, or else by the number of its sweep. None if `text` is no time.
@@ -201,6 +205,13 @@ class Times:
             return self._of_day(_two_digits(text))
         return self._spelled(text)
 
+    def begins(self, line: str, sweep: int) -> bool:
+        """Whether a line is a time and nothing else, as `date` prints it: of this sweep, from which others count."""
+        stamp = self.of(line, 0) if line.strip() else None
+        if stamp is not None:
+            self._front, self._front_ns = (stamp, sweep), None
+        return stamp is not None
+
     def _spelled(self, text: str) -> str | None:
         """A time with the name of a month, its parts in any order, as `date`, `ts` and C print it in many countries."""
         parts: dict[str, str] = {}
@@ -209,10 +220,10 @@ class Times:
             kind = match.lastgroup if match is not None else None
             if kind is None or (kind in parts and kind != "weekday"):
                 return None
-            parts[kind] = word
+            parts[kind] = word.rstrip(".")
         if not {"month", "day", "clock"} <= parts.keys():
             return None
-        month = _MONTHS.index(parts["month"][:3].lower()) + 1
+        month = _MONTHS[parts["month"][:3].lower()]
         if "year" not in parts:
             begin = self._begin("the times in it have no year")
             parts["year"] = str(begin.year + (month < begin.month - 6) - (month > begin.month + 6))
@@ -266,16 +277,27 @@ class Times:
 
     def _of_sweep(self, sweep: int) -> str:
         rows, options = self._rows, self._options
-        rows.sweeps = max(rows.sweeps, sweep + 1)
-        began_ns = rows.began_ns if options.at is None else self._at_ns
-        step_s = options.every or (rows.step_s if options.at is None else None)
+        step_s = options.every or (rows.step_s if options.at is None or self._front is not None else None)
+        if self._front is not None:
+            stamp, first = self._front
+            if sweep == first:
+                return stamp
+            if self._front_ns is None:
+                self._front_ns = instant(stamp, options.time_zone, "the time")
+            began_ns, sweep = self._front_ns, sweep - first
+        else:
+            began_ns = rows.began_ns if options.at is None else self._at_ns
+            rows.sweeps = max(rows.sweeps, sweep + 1)
         if began_ns is None or (step_s is None and sweep):
             raise InputError(
                 f"{rows.file} has no times: say when it began and how many seconds lie between two readings, for "
                 "example --at '2026-11-23 14:05:00' --every 1"
             )
-        rows.sheet.used.update(("at", "every") if sweep else ("at",))
-        if sweep and options.at is not None:
+        if self._front is None:
+            rows.sheet.used.add("at")
+        if sweep:
+            rows.sheet.used.add("every")
+        if sweep and options.at is not None and self._front is None:
             rows.note(
                 "the times are counted from --at in steps of --every: a pause of the tool itself shifts all that follow"
             )

@@ -242,7 +242,7 @@ KINDS = {
         [(61_000, "11-20 10")],
     ),
     "readings of dcgmi dmon below what date prints": (
-        "".join(f"Fri Nov 20 10:00:{second}0 UTC 2026\n#Entity   POWER\nID        W\nGPU 0     6{second}.5\n"
+        "".join(f"Fr 20. Nov 10:00:{second}0 UTC 2026\n#Entity   POWER\nID        W\nGPU 0     6{second}.5\n"
                 f"GPU 0     7{second}.5\n" for second in range(2)),
         "select gpu, power_mw, strftime(ts, '%S') from telemetry order by ts",
         [("n1:0", 60_500, "00"), ("n1:0", 70_500, "01"), ("n1:0", 61_500, "10"), ("n1:0", 71_500, "11")],
@@ -313,9 +313,9 @@ SAID: dict[str, tuple[str | bytes, str, str]] = {
         "refused: 1 where it is of nvidia-smi --query-gpu, and the file is of nvidia-smi dmon: split it (line 5)",
     ),
     "a date that is not read": (
-        "100.0%  proc'd: 18 (6311 Gflop/s)   errors: 0   temps: 51 C\n\tSummary at:   Di 17. Nov 14:52:36 CET 2026\n"
+        "100.0%  proc'd: 18 (6311 Gflop/s)   errors: 0   temps: 51 C\n\tSummary at:   mar. 17 nov. 14:52:36 CET 2026\n"
         "Tested 1 GPUs:\n\tGPU 0: OK\n", "--node n1",
-        "note: gpu-burn's time 'Di 17. Nov 14:52:36 CET 2026' cannot be read: --at says when it ran",
+        "note: gpu-burn's time 'mar. 17 nov. 14:52:36 CET 2026' cannot be read: --at says when it ran",
     ),
     "verdicts that are none": (
         "node,index,test,result\nn1,0,r3,Pass\nn1,1,r3,Skip\nn1,2,r3,Warn\n",

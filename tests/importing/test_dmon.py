@@ -108,6 +108,13 @@ def test_times_in_front_of_each_line(
     assert found.frame["gpu"].unique().to_list() == ["n7:0"]
 
 
+def test_times_above_readings_in_the_hour_that_comes_twice(tmp_path: Path, parse: Parse) -> None:
+    clocks = ("02:10:00", "02:50:00", "02:10:00", "02:50:00")
+    text = "".join(f"2026-10-25 {clock}\n{left('POWER', 'GPU 0, 61.5')}" for clock in clocks)
+    found = parse(log(tmp_path, text), node="n7", time_zone="Europe/Berlin")
+    assert [(ts.hour, ts.minute) for ts in found.frame["ts"]] == [(0, 10), (0, 50), (1, 10), (1, 50)]
+
+
 def test_what_has_no_time_says_what_to_do(tmp_path: Path, refusal: Refusal) -> None:
     text = left("POWER", "GPU 0, 61.5", "GPU 0, 62.5")
     path = log(tmp_path, text)

@@ -14,7 +14,7 @@ from ....errors import InputError
 from ..lines import written
 from ..meanings import LOST_MARKS, labelled, of_field, split_label
 from ..rows import Rows, Value
-from ..times import NS, Times, instant, text_of_ns
+from ..times import Times
 
 DCGMI, NVIDIA_SMI = "dcgmi dmon", "nvidia-smi dmon"
 
@@ -45,7 +45,7 @@ _COLUMNS = {
     "dram": "dram_active [%]", "fp64": "fp64_active [%]", "fp32": "fp32_active [%]", "fp16": "fp16_active [%]",
 }  # fmt: skip
 _OF_LOST = re.compile(rf"\s\[?({'|'.join(LOST_MARKS)})\]?\s*$", re.IGNORECASE)
-_MAY_BE_TIME = re.compile(r"\s*(?:[A-Z][a-z]{2}\b|\S+\s*$|[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.,]+\s*$)")
+_MAY_BE_TIME = re.compile(r"\s*(?:[A-Z][a-z]{1,2}\b|\S+\s*$|[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.,]+\s*$)")
 _INSTANCE = ("mig", "gi", "ci", "gi-id", "ci-id")
 _NO_METRIC = ("date", "time", _XID, *_INSTANCE)
 _GPU_HEADER = re.compile(r"(?:^|[\s\]])#\s*(?:date[\s,]+)?(?:time[\s,]+)?gpu[\s,]+(?!pid\b)\S", re.IGNORECASE)
@@ -58,7 +58,6 @@ class _Log:
     def __init__(self, rows: Rows) -> None:
         self.rows, self.times = rows, Times(rows)
         self._sweep, self._entities = 0, set[str]()  # the number of the present sweep, and what was in it so far
-        self._began: int | None = None  # ns since 1970: of the first sweep, where a line before it says its time
         self.parent: str | None = None  # the GPU whose line came last: dcgmi prints the instances of a GPU behind it
         self.names: list[str] = []
         self.labels: list[str] = []
@@ -75,11 +74,7 @@ class _Log:
         if len(fields) != len(self.names):
             self.rows.refuse(line, f"it has {len(fields)} values, but the header names {len(self.names)}")
             return None
-        if self._began is None or clock or before.strip():
-            stamp_text = self.times.of(clock or before, self._sweep)
-        else:
-            step_s = self.rows.options.every or self.rows.step_s or 0.0
-            stamp_text = text_of_ns(self._began + round(self._sweep * step_s * NS))
+        stamp_text = self.times.of(clock or before, self._sweep)
         if stamp_text is None:
             self.rows.refuse(line, "it has no readable time")
             return None
@@ -89,11 +84,10 @@ class _Log:
         return self.rows.add(line, {"timestamp": stamp_text, **columns, **values})
 
     def begins_at(self, text: str) -> bool:
-        """Whether a line is a time and nothing else, as `date` prints it: the sweeps behind it begin then."""
-        if not _MAY_BE_TIME.match(text) or (stamp := self.times.of(text, 0)) is None:
+        """Whether a line is a time and nothing else, with which a new sweep begins."""
+        if not _MAY_BE_TIME.match(text) or not self.times.begins(text, self._sweep + 1):
             return False
-        self._began = instant(stamp, self.rows.options.time_zone, "the time")
-        self._sweep, self._entities = 0, set()
+        self._sweep, self._entities = self._sweep + 1, set()
         return True
 
 

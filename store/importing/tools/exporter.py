@@ -146,16 +146,14 @@ class PageTimes:
 
     def __init__(self, rows: Rows) -> None:
         self._times = Times(rows)
-        self._in_front = ""  # a time in front of the page
         self._number = -1  # of the page; -1 before the first
         self._when: str | None = None
         self._series: set[str] = set()  # of this page
 
     def begins(self, line: str) -> bool:
         """Whether a line is a time, as `date` prints it, in front of a page."""
-        if "{" in line or self._times.of(line, 0) is None:
+        if "{" in line or not self._times.begins(line, self._number + 1):
             return False
-        self._in_front = line
         self._series.clear()
         self._when = None
         return True
@@ -168,11 +166,9 @@ class PageTimes:
         if self._when is None or name in self._series:
             self._series.clear()
             self._number += 1
-            time = self._times.of(self._in_front, self._number)
-            assert time is not None
-            self._when, self._in_front = time, ""
+            self._when = self._times.of("", self._number)
         self._series.add(name)
-        return self._when
+        return self._when or ""
 
 
 def _readings(page: str, rows: Rows) -> list[_Reading]:
