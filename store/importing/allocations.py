@@ -46,13 +46,7 @@ def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:
     stamps = texts.select(LINE)
     for name in ("submitted", "began", "ended"):
         if name in bound:
-            times(
-                sheet,
-                bound[name],
-                minus_one=False,
-                stream=False,
-                after="=began" if name == "ended" else "",
-            )
+            times(sheet, bound[name], minus_one=False, stream=False, after="=began" if name == "ended" else "")
             stamps = stamps.join(sheet.frame.select(LINE, f"={name}"), on=LINE, how="left")  # the end may be unreadable
     if "share" in bound:
         numbers(sheet, [bound["share"]], minus_one=False)
@@ -185,8 +179,7 @@ def _one_each(sheet: Sheet, column: str, *, of_driver: bool) -> None:
     listed = pl.col(column).list.len()
     needs_node = "its GPU is a number, so its node is needed too (--map COLUMN=node)"
     sheet.refuse(
-        (pl.col(column).is_null(), needs_node),
-        ((listed == 0) | (listed > _MOST), f"{column} is no list of GPUs"),
+        (pl.col(column).is_null(), needs_node), ((listed == 0) | (listed > _MOST), f"{column} is no list of GPUs")
     )
     sheet.frame = sheet.frame.explode(column)
 

@@ -6,7 +6,6 @@ and every refused row has a line number.
 
 from __future__ import annotations
 
-import csv
 import gzip
 import hashlib
 import io
@@ -23,7 +22,7 @@ import polars as pl
 
 from ...errors import InputError
 from ..events import Event
-from .lines import HOST, tell_apart
+from .lines import HOST, csv_fields, tell_apart
 from .meanings import METRIC_KINDS, Bound, split_label
 from .options import Options
 
@@ -341,13 +340,12 @@ def _no_text(path: Path) -> InputError:
 
 
 def _split(header: str, delimiter: str, path: Path) -> list[str]:
-    try:
-        names = next(csv.reader([header], delimiter=delimiter, strict=True, skipinitialspace=True))
-    except csv.Error as error:
-        if re.search(UNREADABLE, header):
-            raise _no_text(path) from error
-        raise InputError(f"{path}: the header line has a stray quote; repair it and import again") from error
-    return [name.strip() for name in names]
+    names = csv_fields(header, delimiter)
+    if names is None and re.search(UNREADABLE, header):
+        raise _no_text(path)
+    if names is None:
+        raise InputError(f"{path}: the header line has a stray quote; repair it and import again")
+    return names
 
 
 def _columns(names: list[str], path: Path) -> list[str]:
@@ -409,13 +407,9 @@ def _fields(table: pl.DataFrame, delimiter: str, sheet: Sheet, path: Path) -> pl
     """The lines cut into columns; lines with quotes one by one, by the CSV rules, the others all at once."""
     names, width, text = sheet.names, len(sheet.names), pl.col("text")
     quoted = table["text"].str.contains('"', literal=True)
-    lists, stray = [], []
-    for line, content in table.filter(quoted).select(LINE, "text").iter_rows():
-        try:
-            lists.append((line, next(csv.reader([content], delimiter=delimiter, strict=True, skipinitialspace=True))))
-        except csv.Error:
-            stray.append(line)
-    sheet.refused.add("it has a stray quote", stray)
+    cut_lines = [(n, csv_fields(line, delimiter)) for n, line in table.filter(quoted).select(LINE, "text").iter_rows()]
+    lists = [(n, cells) for n, cells in cut_lines if cells is not None]
+    sheet.refused.add("it has a stray quote", [n for n, cells in cut_lines if cells is None])
     plain = table.filter(~quoted) if quoted.any() else table
     sizes = plain.select(LINE, text.str.count_matches(delimiter, literal=True).cast(pl.Int64).alias("size") + 1)
     sizes = sizes.vstack(pl.DataFrame([(n, len(text_field)) for n, text_field in lists], sizes.schema, orient="row"))
@@ -436,7 +430,7 @@ def _fields(table: pl.DataFrame, delimiter: str, sheet: Sheet, path: Path) -> pl
         for piece in plain.iter_slices(_PIECE_LINES)
     ]
     if lists:
-        rows = [(n, *(text_field.strip() for text_field in fields)) for n, fields in lists if len(fields) == width]
+        rows = [(n, *cells) for n, cells in lists if len(cells) == width]
         schema = {LINE: pl.Int64} | {name or "": pl.String for name in names}
         pieces.append(pl.DataFrame(rows, schema, orient="row").select(LINE, *columns))
         return pl.concat(pieces).sort(LINE)

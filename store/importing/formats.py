@@ -21,16 +21,7 @@ from .content import Content, Sheet
 from .options import Options
 from .rows import Rows
 from .times import NS, text_of_ns
-from .tools import (
-    dmon,
-    exporter,
-    gpu_burn,
-    nvbandwidth,
-    nvidia_smi_log,
-    omnistat,
-    profilers,
-    superbench,
-)
+from .tools import dmon, exporter, gpu_burn, nvbandwidth, nvidia_smi_log, omnistat, profilers, superbench
 
 HEAD = 1 << 16  # bytes of a file by which it is known, behind lines of nvidia-smi that it could not work
 _MESSAGES = re.compile(

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 
 import polars as pl
 
-from ..events import TYPED
+from ..events import TYPED, event_columns
 from ..instants import times_of_ns
 from ..metrics import BOARD_POWER, UNTRUSTED_POWER
 from ..vocabulary import EventKind
@@ -49,23 +50,22 @@ def of_rows(sheet: Sheet, stamps: str) -> pl.DataFrame:
     whose = {
         key: tuple(row) for key, *row in rows.select(LINE, "=gpu", "=node", pl.col(stamps).dt.epoch("ns")).iter_rows()
     }
-    events = [(key, event) for key, event in sheet.events if key in whose]
-    stamps_ns = [whose[key][2] if event.ts_ns is None else event.ts_ns for key, event in events]
+    keys = [key for key, _ in sheet.events if key in whose]
+    events = [
+        replace(
+            event, gpu=whose[key][0], node=whose[key][1], ts_ns=whose[key][2] if event.ts_ns is None else event.ts_ns
+        )
+        for key, event in sheet.events
+        if key in whose
+    ]
     otherwise_ns = time.time_ns()
-    if None in stamps_ns and sheet.options.at is not None:
+    if any(event.ts_ns is None for event in events) and sheet.options.at is not None:
         sheet.used.add("at")
         otherwise_ns = instant(sheet.options.at, sheet.options.time_zone, "--at")
-    names = ("pci_bus_id", *TYPED, "detail")
-    columns: dict[str, list[object]] = {name: [getattr(event, name) for _, event in events] for name in names}
-    columns |= {
-        LINE: [key for key, _ in events],
-        "ts": [otherwise_ns if ns is None else ns for ns in stamps_ns],
-        "kind": [event.kind.value for _, event in events],
-        "gpu": [whose[key][0] for key, _ in events],
-        "node": [whose[key][1] for key, _ in events],
-    }
+    columns = {LINE: keys} | event_columns(events, cluster=sheet.options.cluster)
     frame = pl.DataFrame({name: columns[name] for name in _SCHEMA}, {**_SCHEMA, "ts": pl.Int64})
-    frame = _without_known_xids(frame.with_columns(times_of_ns(pl.col("ts"))), sheet)
+    frame = frame.with_columns(times_of_ns(pl.col("ts").fill_null(otherwise_ns)))
+    frame = _without_known_xids(frame, sheet)
     _tell(((gpu, detail) for gpu, detail in frame.select("gpu", "detail").iter_rows()), frame.height, sheet.notes)
     return frame
 
@@ -198,18 +198,9 @@ _READINGS, _SECONDS, _MOVED_KELVIN, _MOVED_PERCENT = 100, 10, 3, 20
 _COARSE_MW = 1000  # readings in whole watts may well stay the same while a board warms up
 _UNSORTED = 20  # with more than one step back in so many rows, a file is not in the order of time
 
-_MARKED = pl.Schema(
-    {
-        "ts": pl.Datetime("us"),
-        "gpu": pl.String(),
-        "kind": pl.String(),
-        "quality": pl.String(),
-        "value": pl.Float64(),
-        "n": pl.Int64(),
-        "duration_ns": pl.Int64(),
-        "detail": pl.String(),
-    }
-)
+_MARKED = pl.Schema({
+    name: _SCHEMA[name] for name in ("ts", "gpu", "kind", "quality", "value", "n", "duration_ns", "detail")
+})  # fmt: skip
 
 
 def marked(frame: pl.DataFrame, earlier: pl.DataFrame, notes: list[str]) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -3,6 +3,7 @@ the host in front of each line, clush -b, dshbak and Ansible above the lines of 
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator, Sequence
 
@@ -24,6 +25,15 @@ def written(text: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(_LINES.finditer(text), start=1):
         if (content := line[0]).strip():
             yield number, content
+
+
+def csv_fields(line: str, delimiter: str = ",") -> list[str] | None:
+    """The fields of a line of CSV, without blanks around them; None where its quotes are damaged."""
+    try:
+        fields = next(csv.reader([line], delimiter=delimiter, strict=True, skipinitialspace=True))
+    except (csv.Error, StopIteration):
+        return None
+    return [field.strip() for field in fields]
 
 
 def tell_apart(lines: pl.DataFrame, file: str) -> pl.DataFrame:

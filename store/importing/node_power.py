@@ -6,7 +6,6 @@ The node is what the file says, as pdsh writes it in front of a line or Promethe
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -158,7 +157,7 @@ def read_redfish(content: str, rows: Rows) -> None:
     --every) and --node. Raises InputError for what is no JSON.
     """
     times = Times(rows)
-    for sweep, (line, resource) in enumerate(_resources(content, rows)):
+    for sweep, (line, resource) in enumerate(rows.objects(content)):
         saved_at = resource.get("timestamp")
         stamp = times.of("" if saved_at is None else str(saved_at), sweep)
         texts: dict[str, Value] = {"timestamp": stamp, "node": str(resource.get("node") or "")}
@@ -170,21 +169,6 @@ def read_redfish(content: str, rows: Rows) -> None:
             rows.add(line, {"source": PowerMeter.REDFISH, "covers": covers, "part": part, **texts, **values})
         if len(rows) == before:
             rows.refuse(line, "it has no power of a node")
-
-
-def _resources(content: str, rows: Rows) -> Iterator[tuple[int, dict[str, Any]]]:
-    decoder, at = json.JSONDecoder(), 0
-    while (begin := re.compile(r"\S").search(content, at)) is not None:
-        line = 1 + content.count("\n", 0, begin.start())
-        try:
-            document, at = decoder.raw_decode(content, begin.start())
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{rows.file} is cut short or damaged in line {line} ({error}); save it again") from error
-        for resource in document if isinstance(document, list) else [document]:
-            if isinstance(resource, dict):
-                yield line, resource
-            else:
-                rows.refuse(line, "it is no resource of Redfish")
 
 
 def _of_resource(resource: dict[str, Any], rows: Rows) -> Iterator[tuple[PowerOf, str | None, dict[str, float]]]:

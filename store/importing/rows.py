@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import polars as pl
 
+from ...errors import InputError
 from ..events import Event
 from ..vocabulary import EventKind
 from .content import LINE, RECORD, Sheet
 from .meanings import split_label
 from .options import Options
 
+_WORD, _OBJECT_LINE = re.compile(r"\S"), re.compile(r"\{.+(?=\n\s*\{|\s*\Z)")
 _NEWEST = 64  # events among which one of the same row can be
 Value = str | int | float | None
 _PIECE = 8192  # rows that wait before they become columns: a row takes many times the memory of its columns
@@ -120,6 +124,29 @@ class Rows:
         unread = set(lines).difference(self._lines)
         self._refused = [entry for entry in self._refused if entry[1] not in unread]
         self._refused += [(reason, line) for line in sorted(unread)]
+
+    def objects(self, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The JSON objects that follow each other in a text, or are a list, each with its line. A damaged one is
+        refused where it has a line of its own; else this raises InputError."""
+        decoder, line, at = json.JSONDecoder(), 1, 0
+        while (begin := _WORD.search(text, at)) is not None:
+            line += text.count("\n", at, begin.start())
+            at = begin.start()
+            try:
+                document, end = decoder.raw_decode(text, at)
+            except (ValueError, RecursionError) as error:
+                if (damaged := _OBJECT_LINE.match(text, at)) is None:
+                    raise InputError(
+                        f"{self.file}: the JSON is damaged or cut short in line {line} ({error}); save it again"
+                    ) from error
+                document, end = None, damaged.end()
+            for entry in document if isinstance(document, list) else [document]:
+                if isinstance(entry, dict):
+                    yield line, entry
+                else:
+                    self.refuse(line, "it is no JSON object: the line is damaged or cut short")
+            line += text.count("\n", at, end)
+            at = end
 
     def message(self, line: int, text: str) -> None:
         """Count a line in which the tool says something, such as that a GPU is lost. It is of the row before."""

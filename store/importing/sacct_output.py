@@ -7,7 +7,6 @@ null, or {"set", "infinite", "number"}; a state is a word or a list; a step has 
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ import polars as pl
 from ...errors import InputError
 from ..instants import times_of_ns
 from .content import LINE, Refused
+from .lines import csv_fields
 from .times import EARLY, LATE, LOCAL, add_instants
 
 UNKNOWN = ("", "Unknown", "None", "N/A", "None assigned", "(null)", "INVALID")
@@ -89,7 +89,7 @@ def rows(
     lines = lines.slice(1)
     cells = lines.select(LINE, pl.col("text").str.split(delimiter).alias("cells"))
     if delimiter in ",;\t" and lines["text"].str.contains('"', literal=True).any():  # a spreadsheet or pandas wrote it
-        quoted = [_quoted(line, delimiter) for line in lines["text"]]
+        quoted = [csv_fields(line, delimiter) or [line] for line in lines["text"]]
         cells = lines.select(LINE, pl.Series("cells", quoted, pl.List(pl.String)))
     if delimiter == "," and len(cells) and (cells["cells"].list.len() > len(names)).all():
         raise InputError(f"{name} is parted by commas, which stand in its fields too; save it with: {save}")
@@ -129,14 +129,6 @@ def known(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
     texts = [pl.col(name) for name in frame.columns if name != LINE]
     frame = frame.with_columns(pl.when(~text.is_in(UNKNOWN)).then(text) for text in texts)
     return frame.with_columns(pl.lit(None, pl.String).alias(name) for name in columns if name not in frame.columns)
-
-
-def _quoted(line: str, delimiter: str) -> list[str]:
-    """The fields of a line by the rules of CSV; the line as one field where it breaks them."""
-    try:
-        return next(csv.reader([line], delimiter=delimiter))
-    except csv.Error:
-        return [line]
 
 
 def _even(cells: pl.DataFrame, names: list[str], delimiter: str, refused: Refused, *, notes: list[str]) -> pl.DataFrame:

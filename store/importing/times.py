@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import lru_cache
 from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -129,6 +129,7 @@ def _went_back() -> pl.Expr:
     return twice & (fell.cum_sum().over(gpu, early // (86_400 * NS)) > 0)
 
 
+@lru_cache(maxsize=8)
 def instant(text: str, time_zone: str, option: str) -> int:
     """A single time as ns since 1970, UTC. Raises InputError, which begins with `option`, if it is none."""
     meaning = Meaning("timestamp", "time stamp", "a time")
@@ -186,7 +187,6 @@ class Times:
         self._rows, self._options = rows, rows.options
         self._last: datetime | None = None  # the last time that had only its time of day
         self._front: tuple[str, int] | None = None  # a time that stands before the rows, and of which sweep it is
-        self._front_ns: int | None = None
 
     def of(self, text: str, sweep: int) -> str | None:
         """The time of a row: by its `text`, or else by the number of its sweep. None if `text` is no time.
@@ -209,7 +209,7 @@ class Times:
         """Whether a line is a time and nothing else, as `date` prints it: of this sweep, from which others count."""
         stamp = self.of(line, 0) if line.strip() else None
         if stamp is not None:
-            self._front, self._front_ns = (stamp, sweep), None
+            self._front = stamp, sweep
         return stamp is not None
 
     def _spelled(self, text: str) -> str | None:
@@ -269,24 +269,19 @@ class Times:
         if self._options.at is None:
             raise InputError(f"{self._rows.file}: {why}: say on which day it began, for example --at 2026-11-23")
         self._rows.sheet.used.add("at")
-        return datetime.fromtimestamp(self._at_ns // NS, _zone(self._options.time_zone)).replace(tzinfo=None)
-
-    @cached_property
-    def _at_ns(self) -> int:
-        return instant(self._options.at or "", self._options.time_zone, "--at")
+        at_ns = instant(self._options.at, self._options.time_zone, "--at")
+        return datetime.fromtimestamp(at_ns // NS, _zone(self._options.time_zone)).replace(tzinfo=None)
 
     def _of_sweep(self, sweep: int) -> str:
         rows, options = self._rows, self._options
         step_s = options.every or (rows.step_s if options.at is None or self._front is not None else None)
+        began_ns = rows.began_ns if options.at is None else instant(options.at, options.time_zone, "--at")
         if self._front is not None:
             stamp, first = self._front
             if sweep == first:
                 return stamp
-            if self._front_ns is None:
-                self._front_ns = instant(stamp, options.time_zone, "the time")
-            began_ns, sweep = self._front_ns, sweep - first
+            began_ns, sweep = instant(stamp, options.time_zone, "the time"), sweep - first
         else:
-            began_ns = rows.began_ns if options.at is None else self._at_ns
             rows.sweeps = max(rows.sweeps, sweep + 1)
         if began_ns is None or (step_s is None and sweep):
             raise InputError(

@@ -58,12 +58,7 @@ def stated(column: str, *, minus_one: bool = False) -> pl.Expr:
 
 
 def numbers(
-    sheet: Sheet,
-    items: Sequence[Bound],
-    *,
-    minus_one: bool,
-    required: str = "",
-    unless: pl.Expr | None = None,
+    sheet: Sheet, items: Sequence[Bound], *, minus_one: bool, required: str = "", unless: pl.Expr | None = None
 ) -> None:
     """Parse columns of numbers into `parsed(meaning)`, in the meaning's unit.
 

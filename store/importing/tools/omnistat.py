@@ -6,11 +6,10 @@ The line `timestamp` ends them. Below, each line begins with a time in UTC. One 
 
 from __future__ import annotations
 
-import csv
 import re
 
 from ....errors import InputError
-from ..lines import written
+from ..lines import csv_fields, written
 from ..rows import Rows, Value, finite
 
 NAME = "Omnistat"
@@ -54,12 +53,10 @@ def read(text: str, rows: Rows) -> None:
     labels: dict[str, list[str]] = {}
     columns: list[_Column | None] | None = None
     for line, content in written(text):
-        try:
-            fields = [field.strip() for field in next(csv.reader([content.rstrip("\r")], strict=True))]
-        except csv.Error:
+        fields = csv_fields(content.rstrip("\r"))
+        if fields is None:
             rows.refuse(line, "it has a stray quote")
-            continue
-        if columns is None and fields[0] == "timestamp":
+        elif columns is None and fields[0] == "timestamp":
             columns = _columns(labels, rows)
         elif columns is None:
             labels[fields[0]] = fields[1:]

@@ -8,7 +8,6 @@ mean of its launches; of a trace the first and the last launch are left out, and
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from ....errors import InputError
-from ..lines import written
+from ..lines import csv_fields, written
 from ..meanings import UNITS, find, split_label
 from ..rows import Rows, Value, finite, record_of
 
@@ -113,13 +112,13 @@ def _lines(text: str, rows: Rows) -> Iterator[_Line]:
             device = _OF_DEVICE.search(section[2])
             gpu = device[1] if device else "" if "result" in section[2] else gpu
         elif header is not None:
-            labels = [split_label(label) for label in _cells(content) or []]
+            labels = [split_label(label) for label in csv_fields(content) or []]
             names, below = [name.lower() for name, _ in labels], True
             units = _by_name(names, [unit for _, unit in labels])
             unread = calls or header == "metrics" or "num calls" in names  # nsys: the API, the operating system
             kind = "" if unread else header
         elif kind:
-            cells = _cells(content)
+            cells = csv_fields(content)
             if cells is not None and below and _are_units(cells):
                 units, below = {name: units[name] or unit for name, unit in _by_name(names, cells).items()}, False
             elif cells is not None and len(cells) == len(names):
@@ -131,14 +130,6 @@ def _lines(text: str, rows: Rows) -> Iterator[_Line]:
 def _by_name(names: list[str], texts: list[str]) -> dict[str, str]:
     """The text of each column; of two of one name, the first."""
     return dict(reversed(list(zip(names, texts, strict=False))))
-
-
-def _cells(line: str) -> list[str] | None:
-    """The fields of a line of CSV; None if its quotes are damaged."""
-    try:
-        return [cell.strip() for cell in next(csv.reader([line], strict=True, skipinitialspace=True))]
-    except (csv.Error, StopIteration):
-        return None
 
 
 def _are_units(cells: list[str]) -> bool:

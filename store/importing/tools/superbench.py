@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ....errors import InputError
@@ -67,7 +67,7 @@ def read(text: str, rows: Rows) -> None:
     """Add the results of every node in the text: a line for each, or one JSON document. Raises InputError for a
     document that is damaged."""
     others: Counter[str] = Counter()
-    nodes = list(_objects(text, rows))
+    nodes = list(rows.objects(text))
     nameless = [line for line, results in nodes if not results.get("node")]
     if len(nameless) > 1:
         raise InputError(
@@ -81,27 +81,6 @@ def read(text: str, rows: Rows) -> None:
     if others:
         listed = ", ".join(f"{name} ({count})" for name, count in others.most_common(8)) + ", ..." * (len(others) > 8)
         rows.note(f"not stored, as it is no rate or duration of a single GPU: {listed}")
-
-
-def _objects(text: str, rows: Rows) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
-    if all(line[0] != "{" or line == "{" for _, line in lines[:1]):  # one document over several lines
-        try:
-            document = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{rows.file}: the JSON is damaged or cut short ({error}); fetch it again") from error
-        nodes = document if isinstance(document, list) else [document]
-        yield from ((lines[0][0], results) for results in nodes if isinstance(results, dict))
-        return
-    for number, line in lines:
-        try:
-            results = json.loads(line)
-        except (ValueError, RecursionError):
-            results = None
-        if isinstance(results, dict):
-            yield number, results
-        else:
-            rows.refuse(number, "it is no JSON object: the line is damaged or cut short")
 
 
 class _Node:
