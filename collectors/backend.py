@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from importlib import import_module
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import InputError
@@ -117,38 +118,33 @@ class Aside:
         """Close what is open."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where the class of a backend stands, and what it is made with."""
-
-    module: str
-    attribute: str
-    options: tuple[str, ...] = ()  # its own options of `whorl collect` ...
-    needs: tuple[str, ...] = ()  # ... and those that must be given
-    plan: tuple[str, ...] = ()  # what it takes over from the collector's plan
-
-
-# fmt: off
-BACKENDS: dict[str, Source] = {
-    "nvml": Source(".nvml", "Nvml"),
-    "simulated": Source(".simulated", "Simulated", options=("gpus", "model", "seed"), plan=("node",)),
-    "dcgm": Source(".dcgm.dcgm", "Dcgm", options=("host", "socket"), plan=("interval_s", "slow_s")),
-    "prometheus": Source(".exporter.exporter", "ExporterPages", options=("url",), needs=("url",), plan=("interval_s",)),
+BACKENDS = {
+    "nvml": ".nvml:Nvml",
+    "simulated": ".simulated:Simulated",
+    "dcgm": ".dcgm.dcgm:Dcgm",
+    "prometheus": ".exporter.exporter:ExporterPages",
 }
-# fmt: on
+"""Module and class of each backend, by name. It is made with those options of `whorl collect`, and of `node`,
+`interval_s` and `slow_s`, that its constructor has."""
 
 
-def find_source(name: str) -> Source:
-    """The row of the backend called `name`. Raises InputError where there is none."""
+def check_backend(name: str) -> None:
+    """Raises InputError where there is no backend called `name`."""
     if name not in BACKENDS:
         raise InputError(f"there is no backend {name!r}; there are {', '.join(BACKENDS)}")
-    return BACKENDS[name]
 
 
 def find_backend(name: str) -> Callable[..., Backend]:
     """The class of the backend called `name`. Raises InputError where there is none or it cannot be imported."""
-    source = find_source(name)
+    check_backend(name)
+    module, _, attribute = BACKENDS[name].partition(":")
     try:
-        return getattr(import_module(source.module, __package__), source.attribute)  # type: ignore[no-any-return]
+        return getattr(import_module(module, __package__), attribute)  # type: ignore[no-any-return]
     except ImportError as error:
         raise InputError(f"backend {name} cannot be used: {error}") from error
+
+
+def options_of(name: str) -> dict[str, bool]:
+    """What the constructor of the backend called `name` takes, and whether it must be given. InputError as above."""
+    parameters = signature(find_backend(name)).parameters
+    return {option: parameter.default is Parameter.empty for option, parameter in parameters.items()}

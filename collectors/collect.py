@@ -29,7 +29,7 @@ from ..store.system import children
 from ..store.system.signals import ENDING, Noted
 from ..store.vocabulary import EventKind
 from .allocation import current_job
-from .backend import BACKENDS, Aside, Backend, Device, find_backend, find_source
+from .backend import BACKENDS, Aside, Backend, Device, find_backend, options_of
 from .job_readings import GpusTakenError, JobPart, JobRecorder, document
 from .sampler import Counts, Sampler, Sampling
 
@@ -88,13 +88,13 @@ class CollectOptions:
         urls = ((self.url,) if isinstance(self.url, str) else tuple(self.url)) or None
         pairs = {**{name: getattr(self, name) for name in _OF_BACKENDS}, "url": urls}
         options = {name: setting for name, setting in pairs.items() if setting is not None}
-        source = find_source(self.backend)
+        taken = options_of(self.backend)
         for name in options:
-            if name not in source.options:
-                knowing = " or ".join(backend for backend, row in BACKENDS.items() if name in row.options)
+            if name not in taken:
+                knowing = " or ".join(backend for backend in BACKENDS if name in options_of(backend))
                 raise InputError(f"{name} works only with --backend {knowing}")
-        for name in source.needs:
-            if not options.get(name):
+        for name, needed in taken.items():
+            if needed and not options.get(name):
                 raise InputError(f"--backend {self.backend} needs more: {self.backend}:{name}=...")
         if "host" in options and "socket" in options:
             raise InputError("host and socket are two ways to one engine: give one of them")
@@ -350,7 +350,8 @@ class Collecting:
 
         sampling = options.sampling()
         planned = {"node": sampling.node, "interval_s": sampling.interval_s, "slow_s": sampling.slow_s}
-        backend_options = {name: planned[name] for name in find_source(options.backend).plan} | options.of_backend()
+        taken = options_of(options.backend)
+        backend_options = {name: planned[name] for name in planned if name in taken} | options.of_backend()
         opened = open_backend(options.backend, backend_options, ended)
         if opened is None:
             return None

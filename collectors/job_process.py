@@ -30,7 +30,7 @@ from typing import IO, Any, Self
 
 from ..errors import InputError, WhorlError
 from ..store.system.signals import Noted
-from .backend import find_source
+from .backend import check_backend
 from .collect import CollectHooks, CollectOptions, collect
 from .job_readings import document
 
@@ -68,7 +68,7 @@ class JobCollector:
         """
         self._store = None if store is None else str(store)
         self._options = CollectOptions(for_job=True, **options)
-        find_source(self._options.backend)
+        check_backend(self._options.backend)
         self.problem: str | None = None
         """Why there is no measurement, in a sentence; None where there is one."""
         self._content: dict[str, Any] | None = None

@@ -15,6 +15,7 @@ from .backend import Device, Status
 SUCCESS, NOT_SUPPORTED = 0, 3  # return codes of NVML
 NOT_YET = -1  # in place of a return code: nothing was asked
 
+_OF_WHOLE_GPU = ("uuid", "slot", "model", "serial", "driver", "pci_bus_id", "nvml_index")  # also of its instances
 _GA100 = 0x20  # first byte of its PCI device ids; other Ampere parts have 0x22 to 0x25
 _UNKNOWN = 0xFFFFFFFF
 
@@ -103,15 +104,28 @@ def driver_version() -> str | None:
 # -- identity ---------------------------------------------------------------------------------------------------------
 
 
+_DESCRIBED = {
+    "model": ("nvmlDeviceGetName",),
+    "serial": ("nvmlDeviceGetSerial",),
+    "vbios": ("nvmlDeviceGetVbiosVersion",),
+    "inforom": ("nvmlDeviceGetInforomImageVersion",),
+    "gsp_firmware": ("nvmlDeviceGetGspFirmwareVersion",),
+    "power_limit_mw": ("nvmlDeviceGetEnforcedPowerLimit",),
+    "power_limit_default_mw": ("nvmlDeviceGetPowerManagementDefaultLimit",),
+    "sm_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", nv.NVML_CLOCK_SM),
+    "mem_clock_max_mhz": ("nvmlDeviceGetMaxClockInfo", nv.NVML_CLOCK_MEM),
+    "temperature_max_operating_c": ("nvmlDeviceGetTemperatureThreshold", nv.NVML_TEMPERATURE_THRESHOLD_GPU_MAX),
+    "temperature_slowdown_c": ("nvmlDeviceGetTemperatureThreshold", nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+    "temperature_shutdown_c": ("nvmlDeviceGetTemperatureThreshold", nv.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
+}  # columns of `gpus`, each with the function that gives it and its arguments
+
+
 def describe(uuid: str, handle: Any, index: int, driver: str | None) -> Device:
     """The identity of the GPU behind a handle."""
 
     def ask(function: str, *arguments: Any) -> Any:
-        return answer_of(getattr(nv, function), handle, *arguments) if hasattr(nv, function) else None
-
-    def string(function: str) -> str | None:
-        answer = ask(function)
-        return None if answer is None else text(answer)
+        answer = answer_of(getattr(nv, function), handle, *arguments) if hasattr(nv, function) else None
+        return text(answer) if isinstance(answer, str | bytes) else answer
 
     pci = ask("nvmlDeviceGetPciInfo_v3")
     low, high = ask("nvmlDeviceGetPowerManagementLimitConstraints") or (None, None)
@@ -121,26 +135,13 @@ def describe(uuid: str, handle: Any, index: int, driver: str | None) -> Device:
         {
             "uuid": uuid,
             "slot": index,  # NVML counts by PCI address, so this is a place as long as no GPU is missing
-            "model": string("nvmlDeviceGetName"),
-            "serial": string("nvmlDeviceGetSerial"),
-            "vbios": string("nvmlDeviceGetVbiosVersion"),
-            "inforom": string("nvmlDeviceGetInforomImageVersion"),
-            "gsp_firmware": string("nvmlDeviceGetGspFirmwareVersion"),
             "driver": driver,
             "pci_bus_id": None if pci is None else text(pci.busId),
             "nvml_index": index,
-            "power_limit_mw": ask("nvmlDeviceGetEnforcedPowerLimit"),
-            "power_limit_default_mw": ask("nvmlDeviceGetPowerManagementDefaultLimit"),
             "power_limit_min_mw": low,
             "power_limit_max_mw": high,
-            "sm_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", nv.NVML_CLOCK_SM),
-            "mem_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", nv.NVML_CLOCK_MEM),
-            "temperature_max_operating_c": ask(
-                "nvmlDeviceGetTemperatureThreshold", nv.NVML_TEMPERATURE_THRESHOLD_GPU_MAX
-            ),
-            "temperature_slowdown_c": ask("nvmlDeviceGetTemperatureThreshold", nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
-            "temperature_shutdown_c": ask("nvmlDeviceGetTemperatureThreshold", nv.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
             "memory_total": None if memory is None else int(memory.total),
+            **{column: ask(*call) for column, call in _DESCRIBED.items()},
         },
     )
 
@@ -159,13 +160,7 @@ def instances(handle: Any, physical: Device) -> list[tuple[Device, Any]]:
         name = text(answer_of(nv.nvmlDeviceGetName, instance) or "") or ""
         memory = answer_of(nv.nvmlDeviceGetMemoryInfo, instance, nv.nvmlMemory_v2)
         row = {
-            "uuid": physical.gpu,
-            "slot": physical.row.get("slot"),
-            "model": physical.row.get("model"),
-            "serial": physical.row.get("serial"),
-            "driver": physical.row.get("driver"),
-            "pci_bus_id": physical.row.get("pci_bus_id"),
-            "nvml_index": physical.row.get("nvml_index"),
+            **{column: physical.row.get(column) for column in _OF_WHOLE_GPU},
             "memory_total": None if memory is None else int(memory.total),
             "parent": physical.gpu,
             "mig_profile": text(name.partition(" MIG ")[2]),

@@ -34,13 +34,13 @@ _ALL_BITS = 2**32 - 1
 
 _OUTPUTS = {"u4": ctypes.c_uint, "i4": ctypes.c_int, "u8": ctypes.c_ulonglong}
 # nvmlFieldValue_t: id, scope, time stamp, latency, type, return code, and the value in 8 bytes, by its type.
-_ENTRY = struct.Struct("<IIqqII8s")
+_ENTRY = struct.Struct("<IIqqIIQ")
 _UNSIGNED_INT = 1
 _UNPACK = {
     number: struct.Struct(layout).unpack
     for number, layout in {0: "<d", _UNSIGNED_INT: "<I4x", 4: "<q", 5: "<i4x", 6: "<H6x"}.items()
-}
-_unpack_unsigned = struct.Struct("<Q").unpack  # all other types
+}  # all other types are whole numbers of 64 bits without sign
+_pack_unsigned = struct.Struct("<Q").pack
 
 PROFILED = tuple(row for row, metric in enumerate(METRICS) if isinstance(metric.nvml, Gpm))
 _PROFILED_IDS = tuple(metric.nvml.id for metric in METRICS if isinstance(metric.nvml, Gpm))
@@ -162,34 +162,43 @@ class Reader:
         plan = self._plans[tick]
         values, statuses = [0] * len(METRICS), bytearray(plan.statuses)
         values[_WINDOW] = self._window_ms
-        answers: list[Answer] = []
+        failures: list[tuple[int, int]] = []  # rows and return codes
         if plan.fields:
             refused = self._get_fields(self._handle, plan.fields, self._buffer)
             entries = _ENTRY.iter_unpack(plan.filled)
             for (row, number, _), (_, _, stamp, _, kind, answer, raw) in zip(self._fields, entries, strict=False):
                 code = refused or answer
-                answers.append((row, code, _SCALES[row] * _decoded(raw, kind, wide=_WIDE[row])))
+                if code:
+                    failures.append((row, code))
+                else:
+                    values[row] += _SCALES[row] * (_decoded(raw, kind, wide=_WIDE[row]) if kind in _UNPACK else raw)
                 if number in _STAMPED:
                     age_us = now_us - stamp
                     code = code or (NOT_SUPPORTED if abs(age_us) > _OTHER_CLOCK_US else SUCCESS)
-                    answers.append((_STAMPED[number], code, max(age_us, 0)))
+                    if code:
+                        failures.append((_STAMPED[number], code))
+                    else:
+                        values[_STAMPED[number]] = max(age_us, 0)
         for call in plan.calls:
             code = call.function(*call.arguments)
             for row, holder, name, narrow in call.parts:
                 number = getattr(holder, name)
-                answers.append((row, code, _NO_VALUE if narrow and number == _ALL_BITS else _SCALES[row] * number))
-        if plan.profiling is not None:
-            answers += plan.profiling.look()
-        for row, code, number in answers:
-            if code:
-                statuses[row] = max(statuses[row], meaning(code))
-            else:
-                values[row] += number
-        if max(values) > _MOST or min(values) < 0:  # all bits set means no value: no counter gets so far
+                if code:
+                    failures.append((row, code))
+                else:
+                    values[row] += _NO_VALUE if narrow and number == _ALL_BITS else _SCALES[row] * number
+        for row, code, mean in plan.profiling.look() if plan.profiling is not None else ():
+            values[row] = mean
+            failures.append((row, code))
+        for row, code in failures:
+            statuses[row] = max(statuses[row], meaning(code))
+        numbers = values if slow else _fast_of(values)
+        if max(numbers) > _MOST or min(numbers) < 0:  # all bits set means no value: no counter gets so far
             for row, number in enumerate(values):
                 if number > _MOST or (number < 0 and METRICS[row].unit != _SIGNED_UNIT):
                     values[row], statuses[row] = 0, statuses[row] or Status.FAILED
-        return values if slow else _fast_of(values), bytes(statuses)
+            numbers = values if slow else _fast_of(values)
+        return numbers, bytes(statuses)
 
     # -- what the device supports -----------------------------------------------------------------------------
 
@@ -266,13 +275,13 @@ def _buffer_for(fields: Sequence[_FieldEntry]) -> Any:
     """A buffer of nvmlFieldValue_t that asks for these fields."""
     buffer = ctypes.create_string_buffer(_ENTRY.size * len(fields))
     for at, entry in enumerate(fields):
-        _ENTRY.pack_into(buffer, _ENTRY.size * at, entry.field, entry.scope, 0, 0, 0, 0, b"")
+        _ENTRY.pack_into(buffer, _ENTRY.size * at, entry.field, entry.scope, 0, 0, 0, 0, 0)
     return buffer
 
 
-def _decoded(raw: bytes, kind: int, *, wide: bool) -> int:
+def _decoded(raw: int, kind: int, *, wide: bool) -> int:
     """The number of a field value; one of 32 bits with all of them set is none for a metric of 64 (`wide`)."""
-    (number,) = _UNPACK.get(kind, _unpack_unsigned)(raw)
+    (number,) = _UNPACK[kind](_pack_unsigned(raw))
     if isinstance(number, float):
         return round(number) if abs(number) < _NO_VALUE else _NO_VALUE
     return _NO_VALUE if wide and kind == _UNSIGNED_INT and number == _ALL_BITS else number

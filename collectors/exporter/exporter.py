@@ -57,7 +57,7 @@ class ExporterPages(Backend):
     def __init__(
         self,
         *,
-        url: str | Sequence[str] = (),
+        url: str | Sequence[str],
         interval_s: float = 1.0,
         stale_s: float | None = None,
         timeout_s: float | None = None,

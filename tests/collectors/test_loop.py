@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from whorl.cli import cli
 from whorl.collectors import sampler
-from whorl.collectors.backend import BACKENDS, Backend, Device, Reading, Source, Status
+from whorl.collectors.backend import BACKENDS, Backend, Device, Reading, Status
 from whorl.errors import DeviceError, InputError, StoreError
 from whorl.store import Store
 from whorl.store.events import Event
@@ -54,7 +54,7 @@ def reading(gpu: str, ts_ns: int | None = None, **metrics: int | Status) -> Read
 def register(monkeypatch: pytest.MonkeyPatch, backend: type[Backend] | Callable[..., Backend]) -> None:
     """Make it the backend "thrown"."""
     monkeypatch.setattr(f"{__name__}.thrown", backend, raising=False)
-    monkeypatch.setitem(BACKENDS, "thrown", Source(__name__, "thrown"))
+    monkeypatch.setitem(BACKENDS, "thrown", f"{__name__}:thrown")
 
 
 def collected(store: Path, *options: str) -> Result:
