@@ -91,15 +91,6 @@ def decode(value: Value) -> tuple[int, Status]:
 
 
 @dataclass
-class _Latest:
-    """The latest values of a device, in the order of METRICS, and the engine's stamps of them, us."""
-
-    values: list[int] = field(default_factory=lambda: [0] * len(METRICS))
-    statuses: bytearray = field(default_factory=lambda: bytearray(_UNREAD))
-    stamps: list[int] = field(default_factory=lambda: [0] * len(METRICS))
-
-
-@dataclass
 class _DeviceState:
     entity: Entity
     sensor: PowerSensor | None = None
@@ -224,63 +215,65 @@ class Dcgm(Backend):
 
     def _latest(
         self, connection: EngineConnection, gpus: Sequence[str], *, slow: bool
-    ) -> list[tuple[_DeviceState, _Latest]]:
-        """The latest values of these devices; those that were measured before we came are left out."""
+    ) -> list[tuple[_DeviceState, dict[int, Value]]]:
+        """The latest values of these devices, by row of METRICS; those that were measured before we came are left
+        out."""
         states = [self._states[gpu] for gpu in gpus if gpu in self._states]
-        latest = {state.entity.key: _Latest() for state in states}
+        latest: dict[tuple[int, int], dict[int, Value]] = {state.entity.key: {} for state in states}
         entities = [state.entity for state in states]
         values = connection.latest([entity for entity in entities if entity.parent is None], FAST_FIELDS)
         slow_values = connection.latest(entities, SLOW_FIELDS) if slow else ()
         for value in itertools.chain(values, slow_values):
             if value.ts_us > connection.start_us:
-                device, row = latest[value.entity], FIELDS[value.number]
-                device.stamps[row] = value.ts_us
-                device.values[row], device.statuses[row] = decode(value)
+                latest[value.entity][FIELDS[value.number]] = value
         return [(state, latest[state.entity.key]) for state in states]
 
-    def _reading(self, state: _DeviceState, latest: _Latest, *, slow: bool) -> Reading | None:
+    def _reading(self, state: _DeviceState, latest: dict[int, Value], *, slow: bool) -> Reading | None:
         """A reading of the values of a device; None where nothing is newer than in the one before."""
-        values, statuses, stamps = latest.values, latest.statuses, latest.stamps
-        newest = max(stamps)
-        for row, limit_us in self._limits_us.items():
-            if 0 < stamps[row] < newest - limit_us:
-                statuses[row] = Status.UNREAD
+        numbers, statuses = [0] * len(METRICS), bytearray(_UNREAD)
+        newest = max((value.ts_us for value in latest.values()), default=0)
+        for row, value in latest.items():
+            if value.ts_us >= newest - self._limits_us[row]:
+                numbers[row], statuses[row] = decode(value)
+        stamps = {row: latest[row].ts_us for row in (_ENERGY, _POWER, _INSTANT) if statuses[row] == Status.OK}
         if Status.OK in statuses:
-            ts_us = self._stamp(state, latest)
+            ts_us = self._stamp(state, stamps, newest)
         else:  # it says why it gives nothing, or nothing was measured yet
             ts_us = newest if statuses != _UNREAD and newest > state.ts_us else None
         if ts_us is None:
             return None
-        state.ts_us = ts_us
-        state.marks = {row: stamps[row] for row in (_ENERGY, _POWER) if statuses[row] == Status.OK}
-        if state.sensor is not None and state.sensor.draw_ms and statuses[_POWER] == Status.OK:
-            values[_WINDOW], statuses[_WINDOW] = state.sensor.draw_ms, Status.OK
+        if _ENERGY not in stamps and statuses[_ENERGY] == Status.OK:
+            statuses[_ENERGY] = Status.UNREAD  # it was given, with its own time
+        state.ts_us, state.marks = ts_us, stamps
+        if state.sensor is not None and state.sensor.draw_ms and _POWER in stamps:
+            numbers[_WINDOW], statuses[_WINDOW] = state.sensor.draw_ms, Status.OK
         for row in (_POWER, _INSTANT):  # the age is that of the instantaneous reading, where there is one
-            if statuses[row] == Status.OK:
-                values[_AGE], statuses[_AGE] = ts_us - stamps[row], Status.OK
+            if row in stamps:
+                numbers[_AGE], statuses[_AGE] = ts_us - stamps[row], Status.OK
         for row, status in state.refused.items():
             if slow or row in FAST:
                 statuses[row] = status
-        numbers = values if slow else [values[row] for row in FAST]
+        if not slow:
+            numbers = [numbers[row] for row in FAST]
         return Reading(state.entity.device.gpu, numbers, bytes(statuses), ts_us * 1000)
 
-    def _stamp(self, state: _DeviceState, latest: _Latest) -> int | None:
+    def _stamp(self, state: _DeviceState, stamps: dict[int, int], newest: int) -> int | None:
         """The time of a reading: that of a new energy value, else of a new power value, us; None where neither is new.
 
-        A device that has neither is as new as the newest of its values.
+        An energy value that is not new is taken out of `stamps`. A device that has neither is as new as the newest of
+        its values.
         """
-        statuses, stamps = latest.statuses, latest.stamps
-        if statuses[_ENERGY] == Status.OK:
-            if stamps[_ENERGY] > max(state.marks.get(_ENERGY, 0), state.ts_us):
-                return stamps[_ENERGY]
-            statuses[_ENERGY] = Status.UNREAD  # it was given, with its own time
-        elif statuses[_POWER] != Status.OK:
-            newest = max(stamps)
+        energy_us, power_us = stamps.get(_ENERGY), stamps.get(_POWER)
+        if energy_us is not None:
+            if energy_us > max(state.marks.get(_ENERGY, 0), state.ts_us):
+                return energy_us
+            del stamps[_ENERGY]
+        elif power_us is None:
             return newest if newest > state.ts_us else None
-        if statuses[_POWER] != Status.OK or stamps[_POWER] <= state.marks.get(_POWER, 0):
+        if power_us is None or power_us <= state.marks.get(_POWER, 0):
             return None
         # Less than half an interval after the reading before, it is of the same cycle of the engine.
-        return stamps[_POWER] if stamps[_POWER] - state.ts_us > self._interval_us // 2 else None
+        return power_us if power_us - state.ts_us > self._interval_us // 2 else None
 
     def _read_xids(self, connection: EngineConnection) -> Iterator[Event]:
         """XIDs that were not told yet: reads overlap, as one may come late."""
