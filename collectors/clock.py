@@ -33,6 +33,19 @@ class SystemClock:
         time.sleep(ns / 1e9)
 
 
+_TOGETHER_NS = 100_000  # clocks that are read within so long tell the same instant
+
+
+def one_instant(clock: Clock) -> tuple[int, int, int]:
+    """Steady, wall and boot time of one instant: a look during which the process was held up is repeated."""
+    for _ in range(10):
+        steady = clock.steady()
+        wall, boot = clock.wall(), clock.boot()
+        if clock.steady() - steady < _TOGETHER_NS:
+            break
+    return steady, wall, boot
+
+
 class Steps:
     """Detects when the wall clock was set, and when the machine slept.
 
@@ -43,22 +56,12 @@ class Steps:
     def __init__(self, clock: Clock, tolerance_ns: int = 20_000_000) -> None:
         self._clock = clock
         self._tolerance = tolerance_ns
-        self._last = self._look()
-
-    def _look(self) -> tuple[int, int, int]:
-        """Steady, wall and boot time of one instant: a look during which the process was held up is repeated."""
-        steady = self._clock.steady
-        for _ in range(10):
-            before = steady()
-            wall, boot = self._clock.wall(), self._clock.boot()
-            if steady() - before < 1_000_000:
-                break
-        return before, wall, boot
+        self._last = one_instant(clock)
 
     def since(self) -> tuple[int, int]:
         """By how many ns the wall clock was set, and how long the machine slept, since the last call; 0 for not."""
         last_steady, last_wall, last_boot = self._last
-        self._last = steady, wall, boot = self._look()
+        self._last = steady, wall, boot = one_instant(self._clock)
         passed = steady - last_steady
         slept = boot - last_boot - passed
         stepped = wall - last_wall - passed - slept

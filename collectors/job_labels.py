@@ -170,7 +170,7 @@ class JobLabels(Aside):
         """The jobs that were running by the last record; those from before this boot are over."""
         booted_ns = self._clock.wall() - self._clock.boot()
         jobs = {}
-        for row in self._history.running:
+        for row in self._history.of("running") or ():
             uses = {gpu: _TimeOnGpu(share, shared=share != 1.0) for gpu, share in row["shares"].items()}
             job = _LiveJob(row["allocation"], row["began_ns"], row["seen_ns"], uses)
             if job.began_ns < booted_ns:

@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,31 +38,23 @@ class NodeHistory:
     `read` gives what `remember_as_child` does.
     """
 
-    def __init__(self, read: Callable[[], Mapping[str, Any] | None]) -> None:
+    def __init__(self, read: Callable[[], Mapping[str, Any]]) -> None:
         self._read = read
-        self._content: Mapping[str, Any] | None = None
         self._lock = threading.Lock()
 
-    @property
-    def expected(self) -> Mapping[str, str | None]:
-        """The GPUs that belong on this node, and their PCI addresses."""
-        return dict(self._load().get("expected", {}))
+    @cached_property
+    def _content(self) -> Mapping[str, Any]:
+        try:
+            return self._read()
+        except StoreError as error:
+            log.warning("what the store knows of this node could not be read: %s", error)
+            return {}
 
-    @property
-    def running(self) -> Sequence[Mapping[str, Any]]:
-        """The allocations that ran by the last record of an earlier collector."""
-        jobs: Sequence[Mapping[str, Any]] = self._load().get("running", ())
-        return jobs
-
-    def _load(self) -> Mapping[str, Any]:
+    def of(self, topic: str) -> Any:
+        """`expected`: the GPUs that belong on this node, and their PCI addresses. `running`: the allocations that ran
+        by the last record of an earlier collector. None where nothing is known."""
         with self._lock:
-            if self._content is None:
-                try:
-                    self._content = self._read() or {}
-                except StoreError as error:
-                    log.warning("what the store knows of this node could not be read: %s", error)
-                    self._content = {}
-            return self._content
+            return self._content.get(topic)
 
 
 class ExpectedGpus(Aside):
@@ -80,7 +73,7 @@ class ExpectedGpus(Aside):
 
     def look(self, devices: Sequence[Device]) -> list[Event]:
         """The GPUs that are missing beside `devices`, which are all that the driver ever showed in this run."""
-        expected = self._history.expected
+        expected: Mapping[str, str | None] = self._history.of("expected") or {}
         gpus = {device.gpu for device in devices}
         addresses = {bus_address(device.row.get("pci_bus_id")) for device in devices}
         on_bus = dict(self._boards())

@@ -54,10 +54,6 @@ _WINDOW = next(row for row, metric in enumerate(METRICS) if isinstance(metric.nv
 _STAMPED = {metric.nvml.id: row for row, metric in enumerate(METRICS) if isinstance(metric.nvml, Stamp)}
 _fast_of = itemgetter(*FAST)
 
-Answer = tuple[int, int, int]
-"""What the driver gave for a metric: its row of METRICS, the return code, and the number in its unit. Several are added
-up; one that is too large is no reading."""
-
 
 class _FieldEntry(NamedTuple):
     """A field value to read for the metric in this row of METRICS."""
@@ -340,8 +336,8 @@ class Profiling:
         _, code, _ = self.look()[0]
         return max(code, SUCCESS)
 
-    def look(self) -> list[Answer]:
-        """The means since the look before, in the units of their metrics, with the return code of each."""
+    def look(self) -> list[tuple[int, int, int]]:
+        """The means since the look before: of each its row of METRICS, its return code, and it in the metric's unit."""
         now = time.monotonic_ns()
         if self._looked_ns is not None and now - self._looked_ns < _LOOKS_APART_NS:
             return _no_means(NOT_YET)
@@ -365,5 +361,5 @@ class Profiling:
         return means
 
 
-def _no_means(code: int) -> list[Answer]:
+def _no_means(code: int) -> list[tuple[int, int, int]]:
     return [(row, code, 0) for row in PROFILED]

@@ -23,7 +23,7 @@ from ..store.journal_file import Ticks
 from ..store.metrics import FAST
 from ..store.vocabulary import EventKind
 from .backend import Aside, Backend, Device, Reading, Status
-from .clock import Clock, SystemClock
+from .clock import Clock, SystemClock, one_instant
 from .noticing import Events, SeenDevice
 from .quality import Quality
 from .recording import EVERY, QUICK, Columns, Row, ticks_of
@@ -39,7 +39,6 @@ _LEAST_HUNG_S = 0.1  # busy machines keep a call waiting for that long
 _REFUSED = (EventKind.NOT_SUPPORTED, EventKind.NOT_PERMITTED)
 _GAPS = (EventKind.SOURCE_GONE, EventKind.SOURCE_BACK)
 _SLICE_NS = 500_000_000  # the longest sleep, so that an end is noticed
-_TOGETHER_NS = 100_000  # two clocks that are read within so long tell the same instant
 _SECOND_NS = 1_000_000_000  # between two chores, or two tries to reach a source that is gone
 _LONGEST_NS = 600_000_000_000  # between two fresh connections while others hang
 _MOST_HANGING = 16  # connections; more of them help nobody
@@ -378,10 +377,10 @@ class Sampler:
 
         What needs no answer of the store comes before it: after its wait for the disk all code is cold.
         """
-        now, ahead = self._now()
+        now, wall, _ = one_instant(self._clock)
         if not self._reachable and now >= self._look_due:
             self._look(me, now)
-        tick = self._sweep(me, now, ahead) if self._reachable else {}
+        tick = self._sweep(me, now, wall - now) if self._reachable else {}
         self._tick += 1
         if self._paced != self._interval and self._total is None:
             self._start, self._tick, self._interval = now, 1, self._paced
@@ -396,15 +395,6 @@ class Sampler:
         if self._reachable and now >= self._look_due:
             self._look(me, now)
             self.write_events(me)
-
-    def _now(self) -> tuple[int, int]:
-        """The steady time, and by how many ns the wall clock is ahead of it."""
-        for _ in range(10):
-            now = self._clock.steady()
-            ahead = self._clock.wall() - now
-            if self._clock.steady() - now < _TOGETHER_NS:  # else this thread was held up between the two
-                break
-        return now, ahead
 
     def _sweep(self, me: _Poller, now: int, ahead: int) -> dict[Columns, list[Row]]:
         """Read every device once; the rows that come of it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,7 +102,7 @@ def test_gpus_that_the_store_knows_here_are_missed_by_name(tmp_path: Path, store
 
 
 def test_a_store_that_does_not_answer_costs_its_memory_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def fail() -> None:
+    def fail() -> dict[str, Any]:
         raise StoreError("no such store")
 
     board(tmp_path, 1)

@@ -192,7 +192,7 @@ def test_the_next_collector_goes_on_with_what_runs_and_ends_what_does_not(node: 
     store.append({"telemetry": arrow_rows("telemetry", telemetry)}, "telemetry")
     until_ns = time.time_ns() + 60 * 10**9
     history = NodeHistory(lambda: remember_as_child(str(store.root), "c", "n1", until_ns=until_ns))
-    assert {job["job_id"] for job in history.running} == {"7", "8"}
+    assert {job["job_id"] for job in history.of("running")} == {"7", "8"}
     before = set(columns["allocation"])
     node.table.rows.clear()
     node.end(102, 1)
