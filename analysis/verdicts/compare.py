@@ -542,7 +542,7 @@ def _of_fleet(values: Floats, gpus: Ints, count: int) -> Floats:
 def _confirmed(levels: Levels, centre: Floats, effect: Floats) -> Bools:
     """(gpus,) whether two dated sittings or more have most of the effect."""
     sat = levels.sat
-    off = sat.value - levels.steps - centre[sat.series]
+    off = sat.value - centre[sat.series]
     expected = effect[sat.series]
     with np.errstate(invalid="ignore"):
         shows = (off * np.sign(expected) >= _SHOWS * np.abs(expected)) & (np.abs(expected) > 0)

@@ -73,13 +73,13 @@ def _parts(model: Model) -> Iterator[pl.DataFrame]:
 
 
 def _complete(parts: Iterable[pl.DataFrame], serials: Mapping[str, str] | None) -> pl.DataFrame:
-    """With all columns of `fingerprints`, those that are missing as null, in its order."""
+    """With all columns of `fingerprints` but `version` and `made_at`, those that are missing as null, in its order."""
     serial = pl.col("gpu").replace_strict(serials or {}, default=None, return_dtype=pl.String).alias("serial")
-    kinds = pl.DataFrame(arrow_schema(FINGERPRINTS.name).empty_table())
+    kinds = pl.DataFrame(arrow_schema(FINGERPRINTS.name).empty_table()).drop("version", "made_at")
     rows = pl.concat([kinds, *(part.with_columns(serial) for part in parts)], how="diagonal_relaxed")
     order = rows.select(pl.arg_sort_by("gpu", "class", "workload", "figure", nulls_last=True)).to_series()
     # Column by column, as a second copy of the rows of a large fleet is hundreds of megabytes.
-    return pl.DataFrame([rows.drop_in_place(name).gather(order) for name in FINGERPRINTS.names])
+    return pl.DataFrame([rows.drop_in_place(name).gather(order) for name in rows.columns])
 
 
 def _by_workload(rows: pl.DataFrame, classes: Mapping[str, str]) -> pl.DataFrame:

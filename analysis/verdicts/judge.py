@@ -445,7 +445,7 @@ def _first_shown(figure: Figure, gpu: int) -> datetime | None:
     """The first sitting of a GPU that has half of its effect; None where none with a date has it."""
     sat, effect = figure.levels.sat, figure.effect[gpu]
     is_gpu = sat.series == gpu
-    off = (sat.value - figure.levels.steps)[is_gpu] - figure.centre[gpu]
+    off = sat.value[is_gpu] - figure.centre[gpu]
     at = sat.at[is_gpu][off * np.sign(effect) >= abs(effect) / 2]
     return date_of(at[0]) if len(at) and at[0] > 0 else None
 

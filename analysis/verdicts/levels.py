@@ -364,7 +364,7 @@ class Levels:
     repeats: float | None
     """Of the variance of single runs, the share that lies between GPUs; None where no GPU has two runs."""
     steps: Floats
-    """(sittings,) what the day did to all, which `level` is without."""
+    """(sittings,) what the day did to all, which `sat` and `level` are without."""
     sat: Sittings
     within: Floats
     """Standard deviation of the GPU's runs within their sittings; NaN where no sitting with a date has two."""
@@ -396,7 +396,7 @@ class Levels:
         if self.noise is None:
             return np.full(len(self.level), np.nan)
         sat = self if part is None else part
-        wide = self.noise.of_levels(sat.sat) * self.noise.excess(self.sat.less(self.steps))
+        wide = self.noise.of_levels(sat.sat) * self.noise.excess(self.sat)
         widths: Floats = self.noise.reach(share) * np.sqrt(wide)
         return widths
 
@@ -417,15 +417,15 @@ def levels(gpu: Ints, at: Floats, figure: Floats, gpus: int, step: float = 0.0) 
     sat, runs_of = sittings(gpu, at, figure, gpus, step=step)
     count = sat.per_series
     steps = _steps(sat.value, sat.series, _days(sat.at), count)
-    at_rest = sat.less(steps)
-    middle = groups_median(at_rest.value, sat.series, gpus)
-    low = middles(at_rest.low, sat.series, gpus)[0]
-    high = middles(at_rest.high, sat.series, gpus)[1]
+    sat = sat.less(steps)
+    middle = groups_median(sat.value, sat.series, gpus)
+    low = middles(sat.low, sat.series, gpus)[0]
+    high = middles(sat.high, sat.series, gpus)[1]
     runs = np.bincount(sat.series, sat.runs, minlength=gpus).astype(np.int64)
     repeated, pairs = int((count > 1).sum()), int(np.maximum(count - 1, 0).sum())
     # Of a small fleet most GPUs must show it.
     between_known = repeated >= _PAIRS or (pairs >= _PAIRS and 2 * repeated >= int((count > 0).sum()))
-    noise = estimate(at_rest, runs_of, published=True) if between_known else assumed(at_rest, runs_of)
+    noise = estimate(sat, runs_of, published=True) if between_known else assumed(sat, runs_of)
     repeats = _repeats(sat, middle, count, runs, noise, between_known)
     return Levels(middle, low, high, count, runs, noise, between_known, repeats, steps, sat, _own_within(sat, runs_of))
 

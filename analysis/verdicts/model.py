@@ -375,7 +375,7 @@ def _rows(figure: Figure, gpus: pl.Series) -> pl.DataFrame:
     ratio = channel is None or channel.log
     on = np.flatnonzero(levels.known)
     x, half, off = levels.level[on], figure.half[on], figure.effect[on]
-    strayed = levels.sat.value - levels.steps - levels.level[levels.sat.series]
+    strayed = levels.sat.value - levels.level[levels.sat.series]
     moved = np.bincount(levels.sat.series, strayed**2, levels.sat.count) / np.maximum(levels.sittings - 1, 1)
     columns: dict[str, object] = {
         "workload": figure.workload,
@@ -435,7 +435,7 @@ def _days(figures: Iterable[Figure]) -> pl.DataFrame:
     by_figure = [pl.DataFrame(schema={**kinds, "gpus": pl.Int64(), **dict.fromkeys(_QUANTILES, pl.Float64())})]
     for figure in figures:
         sat = figure.levels.sat
-        sittings = pl.DataFrame({"day": np.floor(sat.at), "gpu": sat.series, "value": sat.value})
+        sittings = pl.DataFrame({"day": np.floor(sat.at), "gpu": sat.series, "value": sat.value + figure.levels.steps})
         by_day = sittings.filter(pl.col("day") > UNKNOWN).group_by("day").agg(
             pl.col("gpu").n_unique().cast(pl.Int64).alias("gpus"),
             *(pl.col("value").quantile(q, "linear").exp().alias(name) for name, q in _QUANTILES.items()),

@@ -325,7 +325,7 @@ def _decisions(figures: Sequence[Figure], place: Ints, gpus: int, *, effect: flo
         sat = figure.levels.sat
         planned_for = place[sat.series] >= 0
         owner = place[sat.series[planned_for]]
-        deviation = (sat.value - figure.levels.steps - figure.centre[sat.series])[planned_for]
+        deviation = (sat.value - figure.centre[sat.series])[planned_for]
         decision, _ = decide(owner, deviation, gpus, effect=effect, sd=sd)
         slow |= decision == Decision.SLOW
         undecided[owner] |= decision[owner] == Decision.OPEN

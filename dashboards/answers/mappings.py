@@ -136,7 +136,7 @@ def fingerprints(computed: Fingerprints) -> dict[str, Any]:
         "schema": "whorl.fingerprint/1",
         "cluster": computed.cluster,
         "gpu": computed.gpu,
-        "rows": computed.rows.drop("version", "made_at").to_dicts(),
+        "rows": computed.rows.to_dicts(),
         "neighbours": [asdict(near) for near in computed.neighbours],
     }
 
