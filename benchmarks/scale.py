@@ -44,7 +44,7 @@ from whorl.jobs.workers import LEAN
 from whorl.store import Store, file_names, telemetry_files
 from whorl.store.journal import Journal
 from whorl.store.journal_file import Ticks, pack_readings
-from whorl.store.parts import TablePart
+from whorl.store.snapshot import TablePart
 from whorl.store.system import files as store_files
 
 if TYPE_CHECKING:
@@ -368,7 +368,7 @@ def answered(root: str, name: str, place: str) -> Callable[[], dict[str, Any]]:
 
 def _loaded(question: str) -> None:
     """Import what its parts need: processes without workers do so before they are timed, too."""
-    modules = {"energy": "analysis.energy.books", "windows": "analysis.runs.windows", "sums": "store.parts"}
+    modules = {"energy": "analysis.energy.books", "windows": "analysis.runs.windows", "sums": "store.snapshot"}
     for module in (f"whorl.{modules[question]}", "duckdb", "polars"):
         importlib.import_module(module)
 

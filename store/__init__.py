@@ -17,24 +17,22 @@ each group in the order in which a row passes through them:
              keys              which row of a key counts: compared, sorted, the newest taken
              journal_file      the blocks of a journal: written, read
              manifest          the GPUs of the files of a closed day
-             notes             which files readers leave out, and which process replaces files
-             replacing         that process: files change places in one step for every reader; which table logs still
-                               name replaced ones
+             replacing         numbered notes: which files readers leave out, as others came in their places in one
+                               step; the process that replaces files; the table logs that still name replaced ones
     writers  telemetry_files   where readings go (telemetry/, late/, latest/); files joined to be written anew
              commits           rows of several tables: all or nothing
              sealing           a journal becomes files
              journal           rows that come one after another; a child process seals them
-    readers  snapshot          the files and journals of one instant
-             parts             the same as Arrow, and by days and groups of GPUs
+    readers  snapshot          the files and journals of one instant; as Arrow, and by days and groups of GPUs
              newest            the last values, followed
              views, windows    named queries; telemetry in the time of a run or job
              catalog           the views in whorl.duckdb
-             statements, sql   which statements may run, and the files that they need; DuckDB
+             sql               DuckDB; which statements may run, and the files that they need
     care     folder            what makes a folder a store: store.toml, and what it holds besides rows
              compaction, retention, upgrade
                                files joined; older telemetry as minutes; files of an older format
              derived           what analysis makes of the telemetry of a day, and whether it is still that of the day
-             checking, status  what is wrong with its files; what it holds, and who writes
+             status            what it holds, who writes, and what is wrong with its files
     store    `Store`: what rooms above need of all these
              merging           another store comes in
              table_logs        the tables as those of Delta and Iceberg, for other engines

@@ -28,8 +28,7 @@ from uuid import uuid4
 from ..errors import StoreError
 from . import file_names, keys, telemetry_files
 from .formats import other_format
-from .notes import FOLDER
-from .replacing import NewFiles
+from .replacing import TABLE_FOLDER, NewFiles
 from .schema import FORMAT, TABLES, TELEMETRY, Table
 from .system import files, processes
 from .system.files import TEMPORARY
@@ -43,8 +42,8 @@ log = logging.getLogger(__name__)
 PENDING = "pending"
 IMPORTING = "import.lock"
 
-_PLACE = re.compile(rf"({FOLDER})[A-Za-z0-9][A-Za-z0-9._-]*\.parquet")
-_SOURCE = re.compile(rf"({FOLDER}){re.escape(TEMPORARY)}[A-Za-z0-9_-]+")
+_PLACE = re.compile(rf"({TABLE_FOLDER})[A-Za-z0-9][A-Za-z0-9._-]*\.parquet")
+_SOURCE = re.compile(rf"({TABLE_FOLDER}){re.escape(TEMPORARY)}[A-Za-z0-9_-]+")
 _MOST = 1 << 26  # bytes of an intent: a million files
 _STALE_S = 86_400.0
 _ORDER = {spec: position for position, spec in enumerate(TABLES)}

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING
 from ..errors import StoreError
 from . import commits, file_names, keys, manifest, parquet, replacing, sealing, snapshot, telemetry_files
 from .file_names import DAY_US, EVER, Bounds
-from .notes import Skip
 from .parquet import DamagedError, Verified
-from .replacing import Compactor, NewFiles
+from .replacing import Compactor, NewFiles, Skip
 from .schema import DERIVED, LATE, LATEST, TABLES, TELEMETRY, Table
 from .system import files
 from .telemetry_files import name_of

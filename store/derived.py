@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from ..errors import StoreError
 from . import file_names, keys, manifest, parquet, snapshot, telemetry_files
 from .file_names import DAY_US, Bounds
-from .notes import Skip, retried
-from .replacing import Compactor
+from .replacing import Compactor, Skip, retried
 from .schema import DERIVED, LATE, MINUTES, TELEMETRY, Table, table
 from .system import files
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
-from . import file_names, journal_file, keys, notes, replacing, sealing
+from . import file_names, journal_file, keys, replacing, sealing
 from .journal_file import Encoder, JournalName, Ticks, pack_readings
 from .schema import KEY, TELEMETRY, arrow_schema
 from .schema import table as table_of
@@ -105,7 +105,7 @@ class Journal:
             self._hold = locked(lock, label)
         except StoreError:
             # A compaction has the name for a while where it seals what a dead writer left.
-            if notes.newest(root).owner is None:
+            if replacing.newest_note(root).owner is None:
                 raise
             self._hold = locked(lock, label, wait_s=_COMPACTION_S)
         self._writer = journal_file.this_writer(name)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from ..errors import InputError, StoreError
-from . import commits, file_names, keys, notes, parquet, parts, snapshot, telemetry_files
+from . import commits, file_names, keys, parquet, replacing, snapshot, telemetry_files
 from .file_names import EVER, Bounds
 from .formats import other_format
 from .schema import (
@@ -175,7 +175,7 @@ def _readings(store: Store) -> Iterator[pa.Table]:
         for batch in telemetry_files.batches({path: parquet.rows_in(path) for path in paths}):
             yield pa.concat_tables([telemetry_files.read(path) for path in batch], promote_options="default")
     except FileNotFoundError as error:
-        raise notes.too_fast(store.root) from error
+        raise replacing.too_fast(store.root) from error
 
 
 # -- taking it in --------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class _Merge:
             batches = telemetry_files.batches({path: parquet.rows_in(path) for path in stored.files})
             pieces = [*map(snapshot.Rows, batches), snapshot.Rows([], late=stored.late)]
         for piece in pieces:
-            rows = self._in_cluster(parts.read(spec.name, piece))
+            rows = self._in_cluster(snapshot.read_rows(spec.name, piece))
             if not len(rows):
                 continue
             self._progress(f"{self._done.source}: {len(rows):,} rows of {spec.name}")

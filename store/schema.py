@@ -584,7 +584,7 @@ LATE = Table("late", "a row of telemetry that takes the place of an earlier one"
              sorted_by=("gpu", "ts"), partitioned=True, made=True)
 
 REPLACED = Table("replaced", "a file that readers leave out, by one note; the note with the highest number counts: see "
-                 "store/notes.py", (
+                 "store/replacing.py", (
     _whole("number", "number of the note"),
     _whole("step", "1 before the switch, 2 after it, 0 where nothing is replaced"),
     _text("file", "path within the store; '' in a note that hides nothing"),

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..errors import InputError, QueryError, StoreError
-from . import commits, file_names, folder, keys, parts, replacing, snapshot
+from . import commits, file_names, folder, keys, replacing, snapshot
 from .file_names import EVER, Bounds
-from .notes import retried, too_fast
 from .parquet import Verified
+from .replacing import retried, too_fast
 from .schema import COLUMNS, KEY, LATE, LATEST, TABLES, TELEMETRY, arrow_schema, table
 from .snapshot import Rows
 from .system import files
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from . import compaction, derived, retention
     from .journal import Journal
-    from .parts import TablePart
+    from .snapshot import TablePart
     from .sql import Answer, Connection, Query, Share, Stream
 
 log = logging.getLogger(__name__)
@@ -219,9 +219,9 @@ class Store:
 
     def check(self) -> dict[Path, str]:
         """Read every file of every table, anew; returns the unsound ones with the reason. Raises StoreError."""
-        from . import checking
+        from . import status
 
-        return checking.check(self.root)
+        return status.check(self.root)
 
     # -- reading ------------------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class Store:
         only = None if gpus is None else ds.field("gpu").isin([gpu for _, gpu in gpus])
         if gpus is not None:
             within = Bounds(within.first_us, within.last_us, file_names.gpu_hashes(gpu for _, gpu in gpus))
-        return self.read(name, lambda rows: parts.read(name, rows, columns, only=only), within)
+        return self.read(name, lambda rows: snapshot.read_rows(name, rows, columns, only=only), within)
 
     def read(self, name: str, read: Callable[[Rows], T], within: Bounds = EVER) -> T:
         """What `read` makes of the rows of a table within bounds; it begins again where others replaced a file
@@ -334,13 +334,13 @@ class Store:
         bounds = Bounds(
             EVER.first_us if since is None else -(-since // 1000), EVER.last_us if until is None else until // 1000
         )
-        return parts.parts_of(name, self.rows([name], bounds)[name])
+        return snapshot.parts_of(name, self.rows([name], bounds)[name])
 
     def readings_by_day(self, within: Bounds = EVER) -> dict[int, int]:
         """About how many readings of telemetry each day (since 1970) has within bounds, by what manifests and the sizes
         of files say: none is opened. Those in journals are not counted. Raises StoreError."""
         with files.readable(self.root):
-            return parts.rows_by_day(snapshot.visible_now(self.root, TELEMETRY, within), within.gpus)
+            return snapshot.rows_by_day(snapshot.visible_now(self.root, TELEMETRY, within), within.gpus)
 
     def collect(self, frame: pl.LazyFrame) -> pl.DataFrame:
         """The rows of a frame made from `scan`. If a file is damaged or cannot be read, raises StoreError, which names

@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
-from . import file_names, folder, notes, replacing, snapshot
-from .notes import TableLog
+from . import file_names, folder, replacing, snapshot
 from .parquet import WRITTEN
-from .replacing import Compactor, LogStatus
+from .replacing import Compactor, LogStatus, TableLog
 from .schema import COLUMNS, FORMAT, LATE, LATEST, REPLACED, TABLES, TELEMETRY, Table, arrow_schema
 from .system import files
 
@@ -120,12 +119,12 @@ def move_on(store: Store, *, progress: Callable[[str], None] = lambda _: None) -
     root = store.root
     moved: list[MovedOn] = []
     with files.readable(root):
-        for log in sorted(notes.newest(root).logs):
+        for log in sorted(replacing.newest_note(root).logs):
             try:
                 moved.append(register(store, log, progress=progress))
             except StoreError as error:
                 moved.append(MovedOn(log, failure=str(error), has_library=not isinstance(error, LibraryError)))
-        states = {state.log: state for state in replacing.statuses(root, notes.newest(root))}
+        states = {state.log: state for state in replacing.statuses(root, replacing.newest_note(root))}
     for moved_log in moved:
         moved_log.status = states.get(moved_log.log)
     return moved
@@ -134,7 +133,7 @@ def move_on(store: Store, *, progress: Callable[[str], None] = lambda _: None) -
 def forget(root: Path, log: str) -> None:
     """Remove a log, so that compaction no longer keeps files for it. The store's own files stay. Raises StoreError."""
     with files.readable(root):
-        if log not in notes.newest(root).logs:
+        if log not in replacing.newest_note(root).logs:
             raise StoreError(f"{root} has no {log} log")
     try:
         with Compactor(root, replacing.pace_of(root), wait_s=_WAIT_S) as compactor:

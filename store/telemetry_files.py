@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import file_names, journal_file, keys, notes, parquet
+from . import file_names, journal_file, keys, parquet, replacing
 from .file_names import Bounds, FileName
 from .parquet import WRITTEN, DamagedError
 from .schema import KEY, LATE, LATEST, TELEMETRY, Table
@@ -102,13 +102,13 @@ def stored_keys(root: Path, bounds: Bounds, *, without: str | None = None) -> li
     """
 
     def look() -> list[pa.Table | None]:
-        note = notes.newest(root)
+        note = replacing.newest_note(root)
         tables = [keys_in(path) for path in candidates(root, bounds, note.hidden_in(root), without=without)]
-        if notes.newest(root).number != note.number:
+        if replacing.newest_note(root).number != note.number:
             raise FileNotFoundError
         return tables
 
-    tables = notes.retried(root, look)
+    tables = replacing.retried(root, look)
     readable_tables = [table for table in tables if table is not None]
     return readable_tables if len(readable_tables) == len(tables) else None
 

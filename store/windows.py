@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from . import file_names, keys, manifest, parquet
 from .metrics import BOARD_POWER, UNTRUSTED_POWER
-from .parts import parts_of
 from .schema import KEY, TELEMETRY
+from .snapshot import parts_of
 from .system import files
 from .views import FIGURES, FIND, NOTE, WINDOW, WINDOW_FIGURES
 
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from .parts import TablePart
-    from .snapshot import Rows
+    from .snapshot import Rows, TablePart
 
 Integers = NDArray[np.int64]
 

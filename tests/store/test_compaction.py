@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.errors import StoreError
-from whorl.store import Store, file_names, manifest, notes, replacing, telemetry_files
+from whorl.store import Store, file_names, manifest, replacing, telemetry_files
 from whorl.store.system import files, processes
 from whorl.tests.store.journaler import (
     BEGAN,
@@ -54,7 +54,7 @@ def fill(store: Store, *, files_: int = 5, gpu: str = "a") -> None:
 
 
 def numbers(store: Store) -> list[int]:
-    return notes.numbers(store.root)
+    return replacing.note_numbers(store.root)
 
 
 # -- what is joined when -----------------------------------------------------------------------------------------
@@ -117,15 +117,15 @@ def test_no_row_is_lost_where_a_note_is_made_and_an_error_comes_behind_it(
     store: Store, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(store)
-    add = notes.add
+    add = replacing.add_note
 
-    def add_and_fail(root: Path, note: notes.ReplacementNote) -> None:
+    def add_and_fail(root: Path, note: replacing.ReplacementNote) -> None:
         add(root, note)
         if note.step == step:
             raise OSError(errno.EIO, "the folder cannot be made durable")
 
     with monkeypatch.context() as patch:
-        patch.setattr(notes, "add", add_and_fail)
+        patch.setattr(replacing, "add_note", add_and_fail)
         with pytest.raises(StoreError, match="cannot be made durable"):
             store.compact(offline=True, now=LATER)
     assert seen(store, plain=True) == TEN
@@ -146,7 +146,7 @@ def test_more_rows_than_fit_into_memory_become_several_files_of_whole_gpus(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(telemetry_files, "MOST_ROWS", 25)
-    monkeypatch.setattr("whorl.store.parts._FEW_ROWS", 25)
+    monkeypatch.setattr("whorl.store.snapshot._FEW_ROWS", 25)
     for number in range(4):
         gpus = [*"abcde"] * 4
         store.append({"telemetry": readings([5 * number + second // 5 for second in range(20)], gpus)}, f"x{number}")
@@ -244,7 +244,7 @@ def another_compactor(store: Store, name: str) -> Iterator[replacing.Compactor]:
 def age(store: Store, seconds: float) -> None:
     """Let the newest note be so old."""
     then = time.time() - seconds
-    os.utime(notes.path_of(store.root, numbers(store)[-1]), (then, then))
+    os.utime(replacing.note_path(store.root, numbers(store)[-1]), (then, then))
 
 
 @pytest.mark.parametrize("host", [None, "elsewhere"])

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.errors import QueryError, StoreError
-from whorl.store import Store, file_names, journal_file, notes, parquet
+from whorl.store import Store, file_names, journal_file, parquet, replacing
 from whorl.store.schema import FORMAT, LATE, REPLACED, TABLES, arrow_schema
 from whorl.store.system import files, processes
 from whorl.tests.sizes import sample
@@ -138,7 +138,7 @@ def test_a_note_whose_number_follows_none_is_named_and_the_next_compaction_remov
     store.append({"telemetry": readings([1], power_mw=[8])}, "y")
     store.compact(offline=True, now=LATER)
     (run,) = segments(store, "runs")
-    note = plant_note(store.root, notes.numbers(store.root)[-1] + ahead, old={f"runs/{run.name}": 0})
+    note = plant_note(store.root, replacing.note_numbers(store.root)[-1] + ahead, old={f"runs/{run.name}": 0})
     opened = Store.open(store.root)
     assert opened.sql("select count(*) n from runs").to_pylist() == [{"n": 1}]
     for reasons in (opened.skipped, opened.check()):

@@ -106,7 +106,7 @@ def test_a_large_fleet_is_in_many_parts_although_some_gpus_share_a_hash(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whorl.store.telemetry_files.MOST_ROWS", 80)
-    monkeypatch.setattr("whorl.store.parts._FEW_ROWS", 80)
+    monkeypatch.setattr("whorl.store.snapshot._FEW_ROWS", 80)
     first_with: dict[int, str] = {}
     pairs = []
     for number in range(5000):

@@ -21,7 +21,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from whorl.cli import cli
 from whorl.errors import StoreError
-from whorl.store import Store, notes, replacing, table_logs
+from whorl.store import Store, replacing, table_logs
 from whorl.store.schema import LATEST, TABLES, table
 from whorl.store.system import files
 from whorl.tests.conftest import BuiltOnce
@@ -97,13 +97,13 @@ def logged(store: Store, log: str = "delta") -> Powers:
 
 def later(store: Store, seconds: float) -> None:
     """Let the files that were replaced, and the versions that no longer name them, be older by so many seconds."""
-    note = notes.newest(store.root)
+    note = replacing.newest_note(store.root)
     old = {name: since_s - seconds for name, since_s in note.old.items()}
     logs = {
         name: replace(log, released={old: since_s - seconds for old, since_s in log.released.items()})
         for name, log in note.logs.items()
     }
-    notes.add(store.root, replace(note, number=note.number + 1, old=old, logs=logs))
+    replacing.add_note(store.root, replace(note, number=note.number + 1, old=old, logs=logs))
 
 
 # -- what is in a log --------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def test_a_damaged_note_keeps_every_file_that_a_log_names(store: Store, quick: N
     verb("register", "--store", store.root, "--delta")
     store.compact(now=LATER)
     later(store, 10_000)
-    path = notes.path_of(store.root, notes.newest(store.root).number)
+    path = replacing.note_path(store.root, replacing.newest_note(store.root).number)
     path.write_bytes(path.read_bytes()[:-2000])
     Store.open(store.root)
     assert len(segments(store)) == 4
@@ -435,7 +435,7 @@ def test_a_disk_without_space_is_told_in_one_sentence_and_the_log_goes_on_later(
     fill(store)
     expected = seen(store)
     with replacing.Compactor(store.root, replacing.OFFLINE) as compactor:
-        compactor.set_log(log, notes.TableLog())  # as one that was killed here
+        compactor.set_log(log, replacing.TableLog())  # as one that was killed here
     done = subprocess.run(
         [sys.executable, "-m", "whorl", "store", "register", "--store", store.root, f"--{log}"],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes)),
