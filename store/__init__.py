@@ -7,9 +7,9 @@ each group in the order in which a row passes through them:
              formats           which formats this whorl reads, and the steps between them
              metrics           the metrics of a GPU, a row each: the columns of `telemetry` follow from them
              vocabulary        the codes in columns, and what each says
-             names, instants, hostlist, configuration, events, power_sensors, node_power, aliasing,
-             exposition/       what rooms above share: GPUs and nodes, times, host lists, rows of `events`, what power
-                               sensors see and miss, how tools spell the power of nodes, pages of exporters
+             names, instants, hostlist, configuration, events, power_sensors, node_power, exposition/
+                               what rooms above share: GPUs and nodes, times, host lists, rows of `events`, what power
+                               sensors see, how ipmitool spells the power of a node, pages of exporters
     system/  files, locks      files that appear whole, inside the store only; locks that end with their process
              processes, children, signals, network
     files    file_names        what the name of a file says: who wrote it, of which GPUs and times; its check sum

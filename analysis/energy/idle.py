@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...store.aliasing import FLOOR, PART_S, PERIOD_S
 from ...store.vocabulary import Code
+from .aliasing import FLOOR, PART_S, PERIOD_S
 from .sensor import Flags, Floats, Ints, SensedPower, before, quantiles, steps
 
 _IDLE_READINGS = 5  # of a GPU without work at least

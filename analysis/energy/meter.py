@@ -41,8 +41,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ...store.aliasing import FLOOR, LIKELY, SUMS, variance_j2
 from ...store.power_sensors import NORMAL_95, sensor_of_model
+from .aliasing import FLOOR, LIKELY, SUMS, variance_j2
 from .idle import IDLE_SOURCES, IdlePower, IdleSource, idle_power
 from .sensor import (
     Flags,

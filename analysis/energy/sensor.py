@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...store.aliasing import LOCKED_S, PART_S, PERIOD_S, beat, locked_w2
 from ...store.power_sensors import PowerSensor
 from ...store.vocabulary import Code
 from ..telemetry.readings import LONGEST, SHORTEST_S, near
+from .aliasing import LOCKED_S, PART_S, PERIOD_S, beat, locked_w2
 
 Floats = NDArray[np.float64]
 Times = NDArray[np.int64]

@@ -18,11 +18,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ...analysis.energy.aliasing import FLOOR, LIKELY, LOCKED_S, PART_S, PERIOD_S, SUMS, Sensor, beat, locked_w2
 from ...collectors.allocation import visible_gpus
 from ...collectors.backend import Backend, Device, Reading, Status, find_backend
 from ...collectors.clock import Clock
 from ...errors import InputError
-from ...store.aliasing import FLOOR, LIKELY, LOCKED_S, PART_S, PERIOD_S, SUMS, Sensor, beat, locked_w2
 from ...store.metrics import BOARD_POWER, FAST, METRICS
 from ...store.power_sensors import SENSOR_ERROR, SensorError, sensor_of_model
 

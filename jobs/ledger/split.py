@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...store.aliasing import variance_j2
+from ...analysis.energy.aliasing import variance_j2
 from .sensor import (
     ABOVE,
     ALIASING,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from ...errors import InputError
 from ..exposition import gpus
-from ..node_power import DCMI, SERIES, PowerSeries
+from ..node_power import DCMI
 from ..schema import NODE_POWER
 from ..vocabulary import PowerMeter, PowerOf
 from . import identity
@@ -34,6 +35,43 @@ _HOST = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _BMC = r"[-.](?i:bmc|ipmi|oob|mgmt|ilo|idrac|xcc)$|\..*$"  # behind the host, in the name of a BMC or a full name
 _CODES = {"source": PowerMeter, "covers": PowerOf}
 _USUAL = {"source": PowerMeter.PDU, "covers": PowerOf.NODE_WALL}
+
+
+@dataclass(frozen=True, slots=True)
+class PowerSeries:
+    """What a series of an exporter is the power or the energy of.
+
+    `unit` is W of a power, J of a counter. `part` are the labels that may say which of several it is. `only` are labels
+    that a series must have, each with a pattern of its values.
+    """
+
+    source: PowerMeter
+    covers: PowerOf
+    unit: str = "W"
+    part: tuple[str, ...] = ()
+    only: tuple[tuple[str, str], ...] = ()
+
+
+_RAPL = {"source": PowerMeter.RAPL, "unit": "J", "part": ("path", "index")}
+_SUPPLY = ("power_supply_id", "power_supply", "id")
+# ipmi_exporter; node_exporter, whose hwmon has GPUs and batteries too; idrac_exporter, which also has the controls of
+# parts, of which the first is the system's; redfish_exporter.
+SERIES: dict[str, PowerSeries] = {
+    "ipmi_dcmi_power_consumption_watts": PowerSeries(PowerMeter.IPMI, PowerOf.NODE),
+    "node_rapl_package_joules_total": PowerSeries(covers=PowerOf.CPU, **_RAPL),  # type: ignore[arg-type]
+    "node_rapl_dram_joules_total": PowerSeries(covers=PowerOf.DRAM, **_RAPL),  # type: ignore[arg-type]
+    "node_rapl_psys_joules_total": PowerSeries(covers=PowerOf.PLATFORM, **_RAPL),  # type: ignore[arg-type]
+    "node_hwmon_power_average_watt": PowerSeries(
+        PowerMeter.HWMON, PowerOf.NODE, only=(("chip", "(?i).*(acpi000d|power_meter).*"),)
+    ),
+    "idrac_power_control_consumed_watts": PowerSeries(PowerMeter.REDFISH, PowerOf.NODE, only=(("id", "0"),)),
+    "idrac_power_supply_input_watts": PowerSeries(PowerMeter.REDFISH, PowerOf.NODE_WALL, part=_SUPPLY),
+    "redfish_chassis_power_average_consumed_watts": PowerSeries(PowerMeter.REDFISH, PowerOf.NODE),
+    "redfish_chassis_power_powersupply_power_input_watts": PowerSeries(
+        PowerMeter.REDFISH, PowerOf.NODE_WALL, part=_SUPPLY
+    ),
+}
+"""By name of the series."""
 
 
 def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:

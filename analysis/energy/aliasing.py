@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from .power_sensors import NORMAL_95
+from ...store.power_sensors import NORMAL_95
 
 SUMS = ("variance_j2", "alias_w2s", "alias_j2")
 """What is added up over time: the variance of what is independent; the variance of the alias's power x s, and that x
