@@ -32,7 +32,7 @@ each group in the order in which a row passes through them:
              compaction, retention, upgrade
                                files joined; older telemetry as minutes; files of an older format
              derived           what analysis makes of the telemetry of a day, and whether it is still that of the day
-             status            what it holds, who writes, and what is wrong with its files
+             checking, status  what is wrong with its files; what it holds, and who writes
     store    `Store`: what rooms above need of all these
              merging           another store comes in
              table_logs        the tables as those of Delta and Iceberg, for other engines

@@ -563,22 +563,6 @@ def _upgraded(table: str, rows: pa.Table, version: str) -> pa.Table | None:
     return rows if set(rows.schema) <= {*arrow_schema(table), pa.field(WRITTEN, pa.int64())} else None
 
 
-def header(path: Path) -> RecordLayout:
-    """The first layout of a journal, which names its writer and all its GPUs.
-
-    Raises OSError, and ValueError as `read`.
-    """
-    with files.opened(path) as file:
-        frame = file.read(_FRAME.size)
-        if len(frame) == _FRAME.size:
-            length = _FRAME.unpack(frame)[3]
-            frame += file.read(min(length, _MOST_PAYLOAD))
-    first = _block_at(memoryview(frame), 0)
-    if first is None or first.kind != b"L":
-        raise ValueError("its first block is cut short or damaged")
-    return RecordLayout.parse(bytes(first.payload))
-
-
 def this_writer(name: str) -> Writer:
     return Writer(name, processes.host(), processes.pid_namespace(), os.getpid())
 

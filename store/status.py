@@ -1,17 +1,14 @@
-"""What a store holds, how large it is, who writes to it now, and what is wrong with its files."""
+"""What a store holds, how large it is, and who writes to it now."""
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import commits, file_names, journal_file, keys, parquet, replacing, retention, snapshot
-from .file_names import Bounds
-from .parquet import Verified
+from . import checking, file_names, journal_file, keys, parquet, replacing, retention, snapshot
 from .replacing import LogStatus, retried
 from .schema import LATE, MINUTES, TABLES, TELEMETRY
 from .system import files, processes
@@ -111,7 +108,7 @@ def _status(store: Store) -> Status:
         for log in note.logs.values():
             released_s = max(log.released.get(name, 0.0) for name in replaced)
             out.removed_at = max(out.removed_at, replacing.LOG_GRACE_S + released_s)
-    skipped = store.skipped | without_a_journals_name(root)
+    skipped = store.skipped | checking.without_a_journals_name(root)
     out.skipped = {str(path): reason for path, reason in skipped.items()}
     out.free = shutil.disk_usage(root).free
     return out
@@ -143,49 +140,3 @@ def _alive(root: Path, name: str, writer: journal_file.Writer) -> bool | None:
         # It may live and write to the store of which this is a copy.
         return held is not False and processes.alive(writer.pid)
     return held or None
-
-
-# -- what is wrong with it -------------------------------------------------------------------------------------------
-
-_STRANGE = "it is no regular file; remove it"
-_NO_NAME = "its name is not that of a journal, so nothing of it is read: give it its own name again, or remove it"
-_ASIDE = (
-    "some bytes of it changed on the disk; its other rows are stored: move it out of the store when you have no "
-    "further use for it"
-)
-
-
-def check(root: Path) -> dict[Path, str]:
-    """The files of a store that are unsound, with the reason. Raises StoreError."""
-    reasons: dict[Path, str] = {}
-    with files.readable(root):
-        reasons |= _strange_journals(root) | commits.damaged(root)
-        replacing.newest_note(root, reasons.__setitem__)
-        verified = Verified(root, use_log=False)
-        for spec in (*TABLES, LATE):
-            for path in parquet.paths_in(root, spec, Bounds()):
-                with contextlib.suppress(FileNotFoundError):
-                    reason = verified.reason(path, spec)
-                    if reason is not None:
-                        reasons[path] = reason
-    return reasons
-
-
-def _strange_journals(root: Path) -> dict[Path, str]:
-    reasons = without_a_journals_name(root)
-    for journal in journal_file.journals(root):
-        with contextlib.suppress(FileNotFoundError):
-            _, reason = journal_file.look(journal.path)
-            if reason is not None:
-                reasons[journal.path] = reason
-    folder = root / journal_file.FOLDER
-    aside = [folder / name for name in files.names_in(folder) if name.endswith(journal_file.DAMAGED)]
-    return reasons | dict.fromkeys(journal_file.strange(root), _STRANGE) | dict.fromkeys(aside, _ASIDE)
-
-
-def without_a_journals_name(root: Path) -> dict[Path, str]:
-    """What lies in the folder of journals under another name than whorl gives, with the reason. Raises OSError."""
-    known = (".lock", journal_file.DAMAGED)
-    paths = [root / journal_file.FOLDER / name for name in sorted(files.names_in(root / journal_file.FOLDER))]
-    unknown = [path for path in paths if not path.name.startswith(files.TEMPORARY) and not path.name.endswith(known)]
-    return {path: _NO_NAME for path in unknown if journal_file.parse(path) is None}

@@ -219,9 +219,9 @@ class Store:
 
     def check(self) -> dict[Path, str]:
         """Read every file of every table, anew; returns the unsound ones with the reason. Raises StoreError."""
-        from . import status
+        from . import checking
 
-        return status.check(self.root)
+        return checking.check(self.root)
 
     # -- reading ------------------------------------------------------------------------------------------
 

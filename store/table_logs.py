@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
-from . import file_names, folder, replacing, snapshot
+from . import file_names, folder, parquet, replacing, snapshot
 from .parquet import WRITTEN
 from .replacing import Compactor, LogStatus, TableLog
 from .schema import COLUMNS, FORMAT, LATE, LATEST, REPLACED, TABLES, TELEMETRY, Table, arrow_schema
@@ -146,14 +146,6 @@ def forget(root: Path, log: str) -> None:
 # -- what a log says of a file -------------------------------------------------------------------------------------
 
 
-def _rows_of(path: Path) -> tuple[int, os.stat_result]:
-    """How many rows a sound file has, and its size and time. Raises OSError."""
-    import pyarrow.parquet as pq
-
-    with files.opened(path) as source:
-        return pq.read_metadata(source).num_rows, os.fstat(source.fileno())
-
-
 def _load(library: str, log: str) -> None:
     try:
         importlib.import_module(library)
@@ -259,8 +251,8 @@ def _addition(name: str, path: Path) -> AddAction:
     import numpy as np
     from deltalake.transaction import AddAction
 
-    rows, status = _rows_of(path)
-    statistics: dict[str, Any] = {"numRecords": rows}
+    status = path.stat()
+    statistics: dict[str, Any] = {"numRecords": parquet.rows_in(path)}
     day, stated = _date_of(path.parent.name), file_names.parse(path.name)
     if day is not None and stated is not None:  # so that a bound in time leaves out files
         ends = {"minValues": stated.bounds.first_us, "maxValues": stated.bounds.last_us}
@@ -397,12 +389,11 @@ def _data_file(about: TableMetadata, location: str, path: Path) -> DataFile:
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record
 
-    rows, status = _rows_of(path)
     day = file_names.day_number(path.parent.name) if _date_of(path.parent.name) else None
     return DataFile.from_args(
         content=DataFileContent.DATA, file_path=location, file_format=FileFormat.PARQUET,
         partition=Record(day) if about.spec().fields else Record(), spec_id=about.default_spec_id,
-        record_count=rows, file_size_in_bytes=status.st_size,
+        record_count=parquet.rows_in(path), file_size_in_bytes=path.stat().st_size,
     )  # fmt: skip
 
 

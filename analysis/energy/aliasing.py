@@ -47,7 +47,7 @@ Number = Any
 
 
 @dataclass(frozen=True)
-class Sensor:
+class SensorWindow:
     """What a power sensor sees: a new value every `period_s`, a mean over `window_s`."""
 
     window_s: float

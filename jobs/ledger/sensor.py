@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ...analysis.energy.aliasing import FLOOR, LIKELY, LOCKED_S, PART_S, PERIOD_S, SUMS, Sensor, beat, locked_w2
+from ...analysis.energy.aliasing import FLOOR, LIKELY, LOCKED_S, PART_S, PERIOD_S, SUMS, SensorWindow, beat, locked_w2
 from ...collectors.allocation import visible_gpus
 from ...collectors.backend import Backend, Device, Reading, Status, find_backend
 from ...collectors.clock import Clock
@@ -53,7 +53,7 @@ class StepAliasing:
     A counter misses nothing, but what it adds up may be the readings of the same sensor.
     """
 
-    def __init__(self, sensor: Sensor, limit_w: float | None) -> None:
+    def __init__(self, sensor: SensorWindow, limit_w: float | None) -> None:
         self._sensor, self._limit = sensor, limit_w
         self._past: deque[bool] = deque(maxlen=_MEMORY)  # whether each new value was above the mean
         self._before: tuple[float, float] | None = None  # the last two
@@ -96,7 +96,7 @@ class StepAliasing:
 class EnergyCurve:
     """The curve of one GPU, made by `read`, of which `forget` drops what nobody will ask for."""
 
-    def __init__(self, limit_w: float | None, sensor: Sensor) -> None:
+    def __init__(self, limit_w: float | None, sensor: SensorWindow) -> None:
         self.most_w = MOST_W if limit_w is None else limit_w * _OVER_LIMIT
         self._sensor, self._period = sensor, sensor.period_s
         self._aliasing = StepAliasing(sensor, limit_w)
@@ -263,7 +263,7 @@ class BoardSensors:
             period_ms = self._backend.period_ms if kind is None else kind.period_ms
             window_ms = first.get(device.gpu, {}).get("power_window_ms") if kind is None else kind.window_ms
             period = PERIOD_S if not period_ms else period_ms / 1000
-            sensor = Sensor(min(period, window_ms / 1000 if window_ms else PART_S), period)
+            sensor = SensorWindow(min(period, window_ms / 1000 if window_ms else PART_S), period)
             limits = [device.row.get(f"power_limit{name}_mw") for name in ("_max", "_default", "")]
             self.curves.append(EnergyCurve(max((limit / 1000 for limit in limits if limit), default=None), sensor))
             periods.append(period)
