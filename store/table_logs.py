@@ -119,7 +119,7 @@ def move_on(store: Store, *, progress: Callable[[str], None] = lambda _: None) -
     root = store.root
     moved: list[MovedOn] = []
     with files.readable(root):
-        for log in sorted(replacing.newest_note(root).logs):
+        for log in sorted(_KINDS.keys() & replacing.newest_note(root).logs.keys()):
             try:
                 moved.append(register(store, log, progress=progress))
             except StoreError as error:

@@ -346,6 +346,17 @@ def test_a_damaged_note_keeps_every_file_that_a_log_names(store: Store, quick: N
     assert asked("status", "--store", store.root)["logs"][0]["waiting"] == 0
 
 
+def test_a_log_that_this_whorl_does_not_write_keeps_files_and_hinders_nothing(store: Store, quick: None) -> None:
+    fill(store)
+    with replacing.Compactor(store.root, replacing.OFFLINE) as compactor:
+        compactor.set_log("other", replacing.TableLog())
+    assert asked("compact", "--store", store.root)["logs"] == []
+    later(store, 10_000)
+    Store.open(store.root)
+    assert len(segments(store)) == 4
+    assert [log["waiting"] for log in asked("status", "--store", store.root)["logs"]] == [3]
+
+
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize(("log", "is_new"), [("delta", False), ("delta", True), ("iceberg", False), ("iceberg", True)])
 def test_a_registration_that_is_killed_leaves_the_old_state_or_the_new_one(
