@@ -259,7 +259,8 @@ class Attribution:
         split = pl.concat([_of_jobs(spans, together.pieces, holders), _of_nobody(spans, holders)], how="diagonal")
         pieces = _finished(gpus[split["gpu"]].hstack(split.drop("gpu")), self._claims.jobs)
         crowds = of_crowds(holders, spans, self._claims)
-        noted = pl.concat(notes).join(gpus.select("cluster", "gpu", "node"), on=_KEYS, how="left", nulls_equal=True)
+        nodes = gpus.select(*_NAMES).unique(_KEYS)
+        noted = pl.concat(notes).join(nodes, on=_KEYS, how="left", nulls_equal=True)
         return SplitEnergy(self._claims.placed(pieces), metered, crowds, noted)
 
     def pieces(self, splits: Iterable[SplitEnergy]) -> Iterator[pl.DataFrame]:
