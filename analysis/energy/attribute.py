@@ -521,7 +521,7 @@ def _nobodys(meters: Meters, spans: Spans, lost: Flags) -> tuple[Spans, Flags]:
     part = np.repeat(np.arange(len(parts)), number + 1)
     mark = np.arange(len(part)) - np.repeat(np.cumsum(number + 1) - (number + 1), number + 1)
     mark = np.clip((before[part] + mark) * step[part], parts.began[part], parts.ended[part])
-    upto = meters.at(parts.gpu[part], mark)
+    upto = meters.at(parts.gpu[part], mark, ("below_j", "measured_s", "lag_j", "doubt_j"))
     least_j, edge_j = upto["energy_j"] - upto["below_j"], upto["lag_j"] + upto["doubt_j"]
     inner = part[1:] == part[:-1]
     lasted_s = np.diff(mark)[inner] / 1e9

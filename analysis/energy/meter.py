@@ -272,10 +272,10 @@ class Meters:
         knots["ns"] = np.concatenate([part.knots["ns"] + more for part, more in zip(parts, since, strict=False)])
         return cls(pl.concat(boards), knots, pl.concat([part.notes for part in parts]))
 
-    def at(self, numbers: Ints, moments: Times) -> dict[str, Floats]:
+    def at(self, numbers: Ints, moments: Times, names: Sequence[str] = (*PARTS, *ENDS)) -> dict[str, Floats]:
         """What the meters of these GPUs (numbers) show at some times (ns UTC), each since its first knot; arrays (n,).
 
-        `s` is the time on the meter; with it the energy, `PARTS` and `ENDS`, by name.
+        `s` is the time on the meter; with it the energy and the figures of these `names`.
         """
         times, knots_s, energy_j = (self.knots[name] for name in ("ns", "s", "energy_j"))
         begins, ends = self["begins"][numbers], self["ends"][numbers]
@@ -295,8 +295,9 @@ class Meters:
         # What is measured of a segment grows as its energy does, which need not be a line.
         of_segment = energy_j[at + 1] - since
         of_energy = np.divide(upto - since, of_segment, out=share.copy(), where=of_segment > 0)
-        figures = {name: line(name, of_energy if name == "measured_j" else share) for name in (*PARTS, *ENDS)}
-        figures["doubt_j"] += self.knots["edge_w"][at] * share * (1 - share) * step
+        figures = {name: line(name, of_energy if name == "measured_j" else share) for name in names}
+        if "doubt_j" in figures:
+            figures["doubt_j"] += self.knots["edge_w"][at] * share * (1 - share) * step
         return {"s": seconds, "energy_j": upto, **figures}
 
     def _reasons(self, numbers: Ints, length: Floats, sums: dict[str, Floats]) -> NDArray[np.str_]:
