@@ -95,8 +95,10 @@ class Column:
 
 CellSource = str | Callable[[Any], Cell]
 """Where the cells of a column come from: a field of the rows, by its name, or what makes a cell of a row."""
-TableColumns = list[tuple[Column | str, CellSource]]
-"""The columns of a table of records, from left to right. A head alone stands for a column of text."""
+TableColumn = tuple[Column | str, CellSource]
+"""A column of a table of records. A head alone stands for a column of text."""
+TableColumns = list[TableColumn]
+"""The columns of a table of records, from left to right."""
 
 
 @dataclass(frozen=True)

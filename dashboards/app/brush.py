@@ -27,7 +27,7 @@ from ...analysis.fleet.side_by_side import (
 from ...analysis.spread.variability import leading_workload
 from ...analysis.verdicts import Judgement, Verdict
 from ..document import Column, Table
-from ..figures.drawing import Figure, Look, box, looks
+from ..figures.drawing import Figure, Look, Scale, box, looks
 from ..figures.fleet import (
     GPU_FIGURES,
     GpuFigure,
@@ -212,17 +212,22 @@ class FleetView:
         name = self.rows["name"][row]
         return str(name) if self.numbers.get(name) == row else str(self.rows["gpu"][row])
 
+    @property
+    def axes(self) -> dict[str, tuple[str, str, Scale | None]]:
+        """Of each figure, the columns of its axes, and the scale on which the upright one is drawn; None as it is."""
+        return {
+            STRIPS: ("strip", self.choice.figure.apart, self.strips.scale),
+            POWER: ("power_w", "slower_pct", self.powered.scale),
+            MAP: ("column", "row", None),
+        }
+
     def held(self, state: Address) -> pl.Series | None:
         """Which rows the brushes hold, as booleans; None where there is none."""
-        columns = {
-            STRIPS: ("strip", self.choice.figure.apart),
-            POWER: ("power_w", "slower_pct"),
-            MAP: ("column", "row"),
-        }
+        axes = self.axes
         tests = [
             pl.col(name).is_between(*ends).fill_null(value=False)
             for figure, brush in brushes(state).items()
-            for name, ends in zip(columns[figure], ((brush.x0, brush.x1), (brush.y0, brush.y1)), strict=True)
+            for name, ends in zip(axes[figure][:2], ((brush.x0, brush.x1), (brush.y0, brush.y1)), strict=True)
         ]
         return self.rows.select(pl.all_horizontal(tests).alias("held"))["held"] if tests else None
 
@@ -242,10 +247,10 @@ class FleetView:
             MAP: live_map(self.grid, values, figure.difference, end, marks, keys),
             POWER: against_power(self.powered, marks),
         }
-        edges = {
-            name: [box(brush.x0, brush.x1, *self._bent(name, brush.y0, brush.y1))]
-            for name, brush in brushes(state).items()
-        }
+        edges = {}
+        for name, brush in brushes(state).items():
+            ends, scale = (brush.y0, brush.y1), self.axes[name][2]
+            edges[name] = [box(brush.x0, brush.x1, *(ends if scale is None else scale.bend(ends).tolist()))]
         for name, chart in drawn.items():
             chart.layout.update(
                 dragmode="select",
@@ -256,11 +261,6 @@ class FleetView:
             )
         return [drawn[name] for name in FIGURES]
 
-    def _bent(self, figure: str, *values: float) -> list[float]:
-        """Where values of the upright axis of a figure are drawn."""
-        scale = {STRIPS: self.strips.scale, POWER: self.powered.scale}.get(figure)
-        return list(values) if scale is None else scale.bend(values).tolist()
-
     def brushed(self, state: Address, figure: str, ends: dict[str, list[float]] | None) -> Address:
         """The state after a brush in a figure, which takes the place of the earlier one there.
 
@@ -270,7 +270,7 @@ class FleetView:
         drawn.pop(figure, None)
         if ends is not None:
             (x0, x1), (low, high) = (sorted(ends[axis][:2]) for axis in ("x", "y"))
-            scale = {STRIPS: self.strips.scale, POWER: self.powered.scale}.get(figure)
+            scale = self.axes[figure][2]
             values = (low, high) if scale is None else (scale.unbend(low), scale.unbend(high))
             drawn[figure] = Brush(figure, x0, x1, *values)
         return replace(state, brush=tuple(map(str, drawn.values())))

@@ -94,10 +94,12 @@ class Reading:
                         del self._answers[name]
         return future.result()
 
-    def answer(self, ask: Callable[..., T], *question: Hashable, tables: Sequence[str] = STILL) -> T:
-        """The answer of `ask(store, *question)` of `analysis`, kept as in `kept`."""
-        name = (ask.__module__, ask.__qualname__, *question)
-        return self.kept(name, lambda: ask(self.store, *question), tables=tables)
+    def answer(
+        self, ask: Callable[..., T], *question: Hashable, tables: Sequence[str] = STILL, **options: Hashable
+    ) -> T:
+        """The answer of `ask(store, *question, **options)` of `analysis`, kept as in `kept`."""
+        name = (ask.__module__, ask.__qualname__, *question, *options.items())
+        return self.kept(name, lambda: ask(self.store, *question, **options), tables=tables)
 
     def made(self) -> int:
         """Another one when another store stands in its place; 0 where none does."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from ...analysis.telemetry.bands import Bands, bands, sample
+from ...analysis.telemetry.bands import bands, sample
 from ...analysis.telemetry.choosing import Boards, Chosen, boards, choose, matching
 from ...analysis.telemetry.extent import (
     SECOND,
@@ -27,7 +27,7 @@ from ...analysis.telemetry.extent import (
     newest,
     newest_readings,
 )
-from ...analysis.telemetry.happened import Happened, happened
+from ...analysis.telemetry.happened import happened
 from ...analysis.telemetry.lines import Lines, lines, silent_since
 from ...analysis.telemetry.readings import Key, Which, shown
 from ...errors import QueryError
@@ -59,7 +59,6 @@ from .state import parse, typed_times
 if TYPE_CHECKING:
     from dash.development.base_component import Component
 
-    from ...store import Store
     from .reading import Reading
 
 T = TypeVar("T")
@@ -174,11 +173,11 @@ def known_boards(reading: Reading) -> Boards:
     return reading.answer(boards, tables=("gpus", "telemetry"))
 
 
-def settled(reading: Reading, until: int, answer: Callable[..., T], *arguments: Hashable) -> T:
+def settled(reading: Reading, until: int, answer: Callable[..., T], *arguments: Hashable, **options: Hashable) -> T:
     """What `answer` answers: kept where the range that it is about has ended, else made anew."""
     if until < time.time_ns() - _SETTLED_NS:
-        return reading.answer(answer, *arguments, tables=TABLES)
-    return answer(reading.store, *arguments)
+        return reading.answer(answer, *arguments, tables=TABLES, **options)
+    return answer(reading.store, *arguments, **options)
 
 
 # -- inputs -------------------------------------------------------------------------------------------------------
@@ -333,7 +332,7 @@ def _figure(reading: Reading, view: TelemetryView) -> tuple[Figure, str, Iterato
     """The figure, what to know of it, and the usual time from one reading of a GPU to the next, ns."""
     since, until, keys = view.range.since, view.range.until, view.chosen.keys
     if view.has_bands:
-        band = settled(reading, until, _bands, sample(keys), view.metrics, since, until, len(keys))
+        band = settled(reading, until, bands, sample(keys), view.metrics, since, until, asked=len(keys))
         far_keys = tuple(dict.fromkeys(key for metric in band.bands for key, _ in metric.far))
         metrics = tuple(metric.metric for metric in band.bands)
         far = settled(reading, until, lines, far_keys, metrics, since, until) if far_keys and metrics else None
@@ -342,14 +341,6 @@ def _figure(reading: Reading, view: TelemetryView) -> tuple[Figure, str, Iterato
     answer: Lines = settled(reading, until, lines, keys, view.metrics, since, until)
     steps = ((line.key, line.step_ns or 0) for line in answer.lines)
     return of_lines(answer, view.names), lines_text(answer, view.names, live=False), steps
-
-
-def _bands(store: Store, keys: Any, metrics: Any, since: int, until: int, count: int) -> Bands:
-    return bands(store, keys, metrics, since, until, asked=count)
-
-
-def _happened(store: Store, which: Any, since: int, until: int, apart: bool) -> Happened:
-    return happened(store, which, since, until, apart=apart)
 
 
 def _freshness(reading: Reading, view: TelemetryView, steps: dict[Key, int]) -> str:
@@ -396,7 +387,7 @@ def _show(app: Dash, reading: Reading) -> None:
             problem = told(html.P(str(error)), kind="empty")
             return dict.fromkeys(outputs, no_update) | {"hidden": True, "summary": problem, "newest": None}
         since, until = view.range.since, view.range.until
-        events = settled(reading, until, _happened, view.which, since, until, not view.has_bands)
+        events = settled(reading, until, happened, view.which, since, until, apart=not view.has_bands)
         lanes = arranged(events, {} if view.has_bands else view.names, until)
         drawn_lanes = of_happened(lanes, since, until)
         figure.layout["shapes"] = behind(events, since, until)

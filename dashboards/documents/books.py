@@ -21,7 +21,6 @@ from .energy import (
     CALLED,
     LISTED,
     REASONS,
-    Described,
     Row,
     days_chart,
     gpu_time,
@@ -140,7 +139,7 @@ def _gpus_table(balance: Balance) -> Table:
     gpus = balance.gpus
     (unit, size), (time, seconds) = unit_of(gpus["metered_j"]), unit_of(gpus["gaps_s"], TIMES)
     heads = (f"metered {unit}", "= of jobs", "+ idle", "+ unattributed")
-    columns: list[Described] = [
+    columns: TableColumns = [
         (Column("GPU", page="gpu"), lambda row: row["name"] or row["gpu"]),
         *((Column(head, "number"), scaled(name, size)) for head, name in zip(heads, PARTS, strict=True)),
         (Column("rest J", "number", drops=2), rest),
@@ -236,13 +235,13 @@ def calibration_document(calibration: Calibration) -> Document:
     """What is known of each board's sensor, and what that is from."""
     boards = calibration.boards
     title = "What power sensors are wrong by"
-    columns: list[Described] = [
+    columns: TableColumns = [
         (Column("GPU", page="gpu"), lambda row: row["name"] or row["gpu"]),
         (Column("model", drops=3), "model"),
         (Column("windows", "count", drops=1), "windows"),
         (Column("gain %", "estimate"), _of_sensor("gain", "pct")),
         (Column("offset W", "estimate"), _of_sensor("offset", "w")),
-        (Column("from"), "source"),
+        ("from", "source"),
         (Column("finding", drops=2), lambda row: row["finding"] or ""),
     ]
     learnt = boards["source"] == ErrorSource.CALIBRATED.value

@@ -20,7 +20,6 @@ from ...analysis.energy.idle import IdleSource
 from ...analysis.energy.sensor import Reason
 from ..document import (
     Cell,
-    CellSource,
     Chart,
     Column,
     Command,
@@ -28,6 +27,7 @@ from ..document import (
     Part,
     Section,
     Table,
+    TableColumn,
     TableColumns,
     Tiles,
     cell_of,
@@ -50,8 +50,6 @@ from ..words import (
 )
 
 Row = Mapping[str, Any]
-Described = tuple[Column, CellSource]
-"""A column of a table with the cell that a row has in it: its name in the row, or what makes it."""
 ENERGY = ("energy_j", "low_j", "high_j")
 """A figure of a row and the ends of its 95 % interval."""
 CO2E, COST = ("co2e_g", "co2e_low_g", "co2e_high_g"), ("cost", "cost_low", "cost_high")
@@ -82,17 +80,16 @@ _PARTS = {
 
 
 def table_of(
-    columns: Sequence[Described], rows: Sequence[Row], title: str = "", *, below: str = "", most: int | None = None
+    columns: TableColumns, rows: Sequence[Row], title: str = "", *, below: str = "", most: int | None = None
 ) -> Table:
     """A table of rows; with the cluster of each where the rows are of several, because names recur there. A column that
     may be left out is, where nothing is in it."""
-    described = list(columns)
-    if len({row.get("cluster") for row in rows}) > 1:
-        described.insert(1, (Column("cluster"), "cluster"))
-    filled: TableColumns = [
+    clusters: TableColumns = [("cluster", "cluster")] if len({row.get("cluster") for row in rows}) > 1 else []
+    filled = [
         (column, source)
-        for column, source in described
-        if not column.drops or any(cell_of(row, source) not in (None, "") for row in rows)
+        for column, source in [*columns[:1], *clusters, *columns[1:]]
+        if not (isinstance(column, Column) and column.drops)
+        or any(cell_of(row, source) not in (None, "") for row in rows)
     ]
     return Table.of(rows, filled, title, below, most=most)
 
@@ -162,11 +159,11 @@ def rows_table(answer: EnergyAnswer, title: str = "") -> Table:
     return table_of(_columns(answer, rows), rows, title, below="[ ]: 95 % intervals.", most=LISTED)
 
 
-def _columns(answer: EnergyAnswer, rows: Sequence[Row]) -> list[Described]:
+def _columns(answer: EnergyAnswer, rows: Sequence[Row]) -> TableColumns:
     by = answer.by
     time, seconds = unit_of([row["gpu_s"] for row in rows], TIMES)
 
-    def share(head: str, name: str, explains: str) -> Described:
+    def share(head: str, name: str, explains: str) -> TableColumn:
         def cell(row: Row) -> Cell:
             total = row["known_j"] if row["energy_j"] is None else row["energy_j"]
             return 100 * row[name] / total if total and row[name] is not None else None
@@ -181,7 +178,7 @@ def _columns(answer: EnergyAnswer, rows: Sequence[Row]) -> list[Described]:
             part = f"; only {count(row['jobs_known'])} of {many(row['jobs'], 'job')}: {in_unit(row['known_j'])}"
         return f"{row['reason'] or ''}{part}".removeprefix("; ")
 
-    columns: list[Described] = [
+    columns: TableColumns = [
         *_name_columns(by),
         (
             Column(f"GPU {time}", "number", explains="Share x time, over all its GPUs.", drops=8),
@@ -205,23 +202,23 @@ def _columns(answer: EnergyAnswer, rows: Sequence[Row]) -> list[Described]:
     return [*columns, (Column("why n/a", drops=3), why)]
 
 
-def _name_columns(by: By) -> list[Described]:
+def _name_columns(by: By) -> TableColumns:
     """What a row is of."""
 
-    def word(name: str, drops: int) -> Described:
+    def word(name: str, drops: int) -> TableColumn:
         return Column(
             name, drops=drops
         ), lambda row: row[name] or ("" if by.of_people and row["kind"] != Kind.JOB else None)
 
-    def time(name: str, drops: int) -> Described:
+    def time(name: str, drops: int) -> TableColumn:
         return Column(
             f"{name} (UTC)", "time", drops=drops
         ), lambda row: row[name] or ("" if row["kind"] != Kind.JOB else "now" if name == "ended" else None)
 
     page = "energy" if by is By.JOB else "gpu" if by is By.GPU else ""
-    name: Described = (Column("GPU" if by is By.GPU else by.value, page=page), lambda row: name_of(by, row))
-    gpus: Described = (Column("GPUs", "count", explains="n: how many GPUs.", drops=6), "gpus")
-    jobs: Described = (
+    name: TableColumn = (Column("GPU" if by is By.GPU else by.value, page=page), lambda row: name_of(by, row))
+    gpus: TableColumn = (Column("GPUs", "count", explains="n: how many GPUs.", drops=6), "gpus")
+    jobs: TableColumn = (
         Column("jobs", "count", drops=5),
         lambda row: "" if by.of_people and row["kind"] != Kind.JOB else row["jobs"],
     )

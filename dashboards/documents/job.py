@@ -20,7 +20,7 @@ from ...analysis.energy.options import Option, Quote
 from ...analysis.energy.quote import OneJob, Quoted
 from ...analysis.tuning.power_plan import Estimate
 from ...store.instants import date_of_ns
-from ..document import WORDS, Cell, Chart, Column, Command, Document, Part, Section, Table, Tiles
+from ..document import WORDS, Cell, Chart, Column, Command, Document, Part, Section, Table, TableColumns, Tiles
 from ..figures.energy import PLACES, places
 from ..words import (
     ENERGIES,
@@ -49,7 +49,6 @@ from .energy import (
     LISTED,
     MEASURED,
     REASONS,
-    Described,
     Row,
     bare,
     carbon,
@@ -171,7 +170,7 @@ def _gpus_section(job: OneJob) -> Section:
 def _gpus_table(frame: pl.DataFrame) -> Table:
     rows = frame.to_dicts()
     has_places = "rank" in frame.columns and not frame["rank"].is_null().all()
-    columns: list[Described] = [(Column("GPU", page="gpu"), "what")]
+    columns: TableColumns = [(Column("GPU", page="gpu"), "what")]
     if frame["job_id"].n_unique() > 1:
         columns.append((Column("job", page="energy"), "job_id"))
     columns += [
@@ -192,7 +191,7 @@ def _gpus_table(frame: pl.DataFrame) -> Table:
             (Column("in", drops=4, explains="The work in which they were compared."), _basis),
             (Column(f"lost GPU {time}", "estimate", drops=1), estimated(_EXCESS_S, seconds)),
         ]
-    columns += [(Column("verdicts"), "verdicts"), (Column("why n/a", drops=2), lambda row: row["reason"] or "")]
+    columns += [("verdicts", "verdicts"), (Column("why n/a", drops=2), lambda row: row["reason"] or "")]
     return table_of(columns, rows, most=LISTED)
 
 
@@ -217,9 +216,9 @@ def _beside(answer: EnergyAnswer) -> Section:
     title, others = "Other jobs beside it", answer.others
     if others is None or others.is_empty():
         return Section(title, ["None is known on its nodes at that time."])
-    columns: list[Described] = [
+    columns: TableColumns = [
         (Column("job", page="energy"), "job_id"),
-        (Column("user"), "user"),
+        ("user", "user"),
         (Column("account", drops=4), "account"),
         (Column("began (UTC)", "time", drops=3), "began"),
         (Column("ended (UTC)", "time", drops=3), lambda row: row["ended"] or "now"),
@@ -267,9 +266,9 @@ def _quote_table(quoted: Quoted, quotes: Sequence[Quote]) -> Table:
     def choice(row: Row) -> str:
         return str(row["what"] if row["start"] is None else f"{row['what']}: {minute(row['start'])}")
 
-    columns: list[Described] = [
-        (Column("option"), "option"),
-        (Column("which"), choice),
+    columns: TableColumns = [
+        ("option", "option"),
+        ("which", choice),
         (
             Column("time", "estimate", unit="s"),
             estimated(("duration_s", "duration_low_s", "duration_high_s")),
@@ -281,7 +280,7 @@ def _quote_table(quoted: Quoted, quotes: Sequence[Quote]) -> Table:
     if any(row["cost"] is not None for row in rows):
         columns.append((Column(f"cost {quoted.settings.currency or ''}".rstrip(), "number"), "cost"))
     columns += [
-        (Column("best"), lambda row: "yes" if row["best"] else ""),
+        ("best", lambda row: "yes" if row["best"] else ""),
         (Column("from", "sentence", drops=1), lambda row: row["basis"] or ""),
         (Column("n", "count"), lambda row: "" if row["n"] is None else row["n"]),
     ]
@@ -385,13 +384,13 @@ def _a_year(excess: FleetExcess, rows: Sequence[Row]) -> str:
 def _excess_table(excess: FleetExcess, rows: Sequence[Row]) -> Table:
     unit, size = unit_of([row[name] for row in rows for name in ("energy_j", "excess_high_j")])
     time, seconds = unit_of([row["excess_high_s"] for row in rows], TIMES)
-    names: dict[Of, list[Described]] = {
+    names: dict[Of, TableColumns] = {
         Of.GPU: [
             (Column("GPU", page="gpu"), lambda row: row["name"] or row["gpu"] or "(GPU not known)"),
             (Column("model", drops=6), "model"),
         ],
         Of.NODE: [
-            (Column("node"), lambda row: row["node"] or "(node not known)"),
+            ("node", lambda row: row["node"] or "(node not known)"),
             (Column("GPUs", "count"), "gpus"),
         ],
         Of.JOB: [
@@ -403,7 +402,7 @@ def _excess_table(excess: FleetExcess, rows: Sequence[Row]) -> Table:
     def sure(row: Row) -> str:
         return ", ".join(word for word, letter in (("energy", "j"), ("time", "s")) if row[f"excess_{letter}_shown"])
 
-    columns: list[Described] = [
+    columns: TableColumns = [
         *names[excess.by],
         (Column(f"energy {unit}", "number", drops=3), scaled("energy_j", size)),
         (Column(f"excess {unit}", "estimate"), estimated(_EXCESS_J, size)),
@@ -415,7 +414,7 @@ def _excess_table(excess: FleetExcess, rows: Sequence[Row]) -> Table:
         columns.append((Column(f"{money} a year", "number"), "year_cost"))
     if excess.by is Of.GPU:
         columns += [
-            (Column("sure"), sure),
+            ("sure", sure),
             (Column("verdicts", "sentence", drops=2), lambda row: row["verdicts"] or ""),
             (Column("runs", "count", drops=5), "runs"),
         ]
@@ -452,9 +451,9 @@ def _idle_table(idle: HeldIdle, rows: Sequence[Row]) -> Table:
     names = idle.gpus.filter(pl.col("idle_s") > 0).with_columns(pl.coalesce("name", "gpu").alias("what"))
     gpus = names.group_by("cluster", "job_id").agg(pl.col("what").unique().sort())
     by_job = {(cluster, job): of_job for cluster, job, of_job in gpus.iter_rows()}
-    columns: list[Described] = [
+    columns: TableColumns = [
         (Column("job", page="energy"), "job_id"),
-        (Column("user"), "user"),
+        ("user", "user"),
         (Column("account", drops=7), "account"),
         (Column("GPUs", drops=1), lambda row: listed(by_job.get((row["cluster"], row["job_id"]), []))),
         (Column("held since (UTC)", drops=4), lambda row: minute(row["began"])),

@@ -64,6 +64,11 @@ class Asked:
             if changed in {f"{field['id']}.{field['property']}" for field in callback["inputs"]}
         ]
 
+    def filled(self, part: str, values: dict[str, Any], changed: str) -> dict[str, Any]:
+        """By id, what is answered to the parts of a page that are filled together with `part`."""
+        callback = next(callback for callback in self._callbacks if f"{part}." in callback["output"])
+        return dict(self._answer(callback, values, changed)["response"])
+
     def left(self, page: str, to: str) -> list[Any]:
         """What the parts of a page answer to the address of another page, to which a person goes."""
         parts = urlsplit(to)

@@ -20,8 +20,6 @@ from whorl.analysis.energy.quote import OneJob, one_job
 from whorl.cli import cli
 from whorl.dashboards.app import energy as page
 from whorl.dashboards.app import reading
-from whorl.dashboards.app.reading import Reading
-from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.document import Chart, Section, Table
 from whorl.dashboards.documents.books import TO_DO, balance_document
 from whorl.dashboards.documents.energy import days_chart, largest_chart, name_of, rows_table
@@ -32,10 +30,6 @@ from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
 from whorl.tests.dashboards.asking import Asked
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-_OUTPUTS = (
-    ("energy-body", "children"), ("energy-made", "children"), ("energy-doing", "children"), ("energy-again", "hidden"),
-    ("energy-poll", "disabled"), ("energy-drawn", "data"),
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -52,35 +46,19 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture(scope="module")
-def client(store: Store) -> Any:
-    return make_app(Reading(store)).server.test_client()
+def pages(store: Store) -> Asked:
+    return Asked(store)
 
 
-def _asked(client: Any, search: str, by: str = "url.search", text: Any = None) -> dict[str, Any]:
+def _asked(pages: Asked, search: str, by: str = "url.search", drawn: Any = None) -> dict[str, Any]:
     """What the page follows an address with."""
-    names = "...".join(f"{name}.{subject}" for name, subject in _OUTPUTS)
-    request = {
-        "output": f"..{names}..",
-        "outputs": [{"id": name, "property": subject} for name, subject in _OUTPUTS],
-        "inputs": [
-            {"id": "url", "property": "search", "value": search},
-            {"id": "energy-poll", "property": "n_intervals", "value": 1},
-            {"id": "energy-again", "property": "n_clicks", "value": 0},
-        ],
-        "state": [
-            {"id": "energy-drawn", "property": "data", "value": text},
-            {"id": "url", "property": "pathname", "value": "/energy"},
-        ],
-        "changedPropIds": [by],
-    }
-    answer = client.post("/_dash-update-component", json=request)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json["response"])
+    page = {"url.pathname": "/energy", "energy-poll.n_intervals": 1, "energy-again.n_clicks": 0}
+    return pages.filled("energy-body", {**page, "url.search": search, "energy-drawn.data": drawn}, by)
 
 
-def _done(client: Any, search: str) -> dict[str, Any]:
+def _done(pages: Asked, search: str) -> dict[str, Any]:
     deadline = time.monotonic() + 60
-    while not (answers := _asked(client, search))["energy-poll"]["disabled"]:
+    while not (answers := _asked(pages, search))["energy-poll"]["disabled"]:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     return answers
@@ -121,15 +99,15 @@ def _printed(store: Store, *arguments: str) -> str:
         ("none", "knows no job none"),
     ],
 )
-def test_what_is_strange_about_a_job_is_told(number: str, says: str, client: Any) -> None:
-    assert says in _words(_done(client, f"?job={number}"))
+def test_what_is_strange_about_a_job_is_told(number: str, says: str, pages: Asked) -> None:
+    assert says in _words(_done(pages, f"?job={number}"))
 
 
 @pytest.mark.long
 def test_books_of_which_nothing_is_known_are_na_and_never_0(tmp_path: Path) -> None:
     stuck = readings("a", range(60), [200.0] * 60, quality=["power_stuck"] * 60)
     made_store = store_of(tmp_path / "stuck", [gpu("a")], [stuck], [])
-    text = _words(_done(make_app(Reading(made_store)).server.test_client(), ""))
+    text = _words(_done(Asked(made_store), ""))
     assert "n/a: the energy of no GPU is known" in text
     assert "The books balance" not in text
     assert '"0 J"' not in text
@@ -137,29 +115,29 @@ def test_books_of_which_nothing_is_known_are_na_and_never_0(tmp_path: Path) -> N
     assert "n/a: the energy of no GPU is known" in _printed(made_store, "reconcile")
 
 
-def test_from_a_job_that_is_not_there_a_link_leads_back(client: Any, store: Store) -> None:
-    assert "knows no job none" in _words(_done(client, "?job=none&by=user"))
+def test_from_a_job_that_is_not_there_a_link_leads_back(pages: Asked, store: Store) -> None:
+    assert "knows no job none" in _words(_done(pages, "?job=none&by=user"))
     text = Asked(store).said("energy?job=none&by=user").partition('"energy-back"')[2]
     assert '"href": "energy?by=user"' in text
 
 
 @pytest.mark.long
-def test_a_job_without_energy_is_na_and_never_0(client: Any, store: Store) -> None:
+def test_a_job_without_energy_is_na_and_never_0(pages: Asked, store: Store) -> None:
     assert one_job(store, "unread").answer.total["energy_j"] is None
-    tiles = _done(client, "?job=unread")["energy-body"]["children"]
+    tiles = _done(pages, "?job=unread")["energy-body"]["children"]
     assert ">n/a<" in _drawn(tiles)
     assert not re.search(r">0(\.0*)? [kM]?J<", _drawn(tiles))
-    assert "Infinity" not in _words(_done(client, "?by=job"))
-    assert "no telemetry" in _words(_done(client, "?by=job"))
+    assert "Infinity" not in _words(_done(pages, "?by=job"))
+    assert "no telemetry" in _words(_done(pages, "?by=job"))
 
 
 @pytest.mark.long
-def test_names_of_people_stay_text(client: Any) -> None:
+def test_names_of_people_stay_text(pages: Asked) -> None:
     for by in ("user", "account", "job"):
-        text = _words(_done(client, f"?by={by}"))
+        text = _words(_done(pages, f"?by={by}"))
         assert "dangerously" not in text
         assert "Markdown" not in text
-    by_user = [_figure for _figure in _figures(_done(client, "?by=user")) if "yaxis" in _figure["layout"]]
+    by_user = [_figure for _figure in _figures(_done(pages, "?by=user")) if "yaxis" in _figure["layout"]]
     drawn = json.dumps([(_figure["layout"]["yaxis"], _figure["data"]) for _figure in by_user])
     assert "&lt;img" in drawn, "Plotly shows it as text"
     assert "<img" not in drawn
@@ -178,25 +156,25 @@ def test_names_of_people_stay_text(client: Any) -> None:
         ("?since=1970-01-01T00:00&until=1970-01-02T00:00", "no telemetry in this time"),
     ],
 )
-def test_what_an_address_says_wrongly_is_told_in_a_sentence(search: str, says: str, client: Any) -> None:
-    assert says in _words(_done(client, search)).replace("\u00a0", " ")
+def test_what_an_address_says_wrongly_is_told_in_a_sentence(search: str, says: str, pages: Asked) -> None:
+    assert says in _words(_done(pages, search)).replace("\u00a0", " ")
 
 
 @pytest.mark.long
-def test_without_telemetry_jobs_or_a_cluster_there_is_a_sentence(client: Any, tmp_path: Path) -> None:
-    assert "has no telemetry of cluster nowhere" in _words(_done(client, "?cluster=nowhere"))
+def test_without_telemetry_jobs_or_a_cluster_there_is_a_sentence(pages: Asked, tmp_path: Path) -> None:
+    assert "has no telemetry of cluster nowhere" in _words(_done(pages, "?cluster=nowhere"))
     alone = store_of(tmp_path / "a", [gpu("a")], [readings("a", range(99), [200.0] * 99)], [])
-    assert "No job is known in this time" in _words(_done(make_app(Reading(alone)).server.test_client(), ""))
+    assert "No job is known in this time" in _words(_done(Asked(alone), ""))
     unread = store_of(tmp_path / "b", [gpu("a")], [], [job(1, "a", 600, 2400)])
-    text = _words(_done(make_app(Reading(unread)).server.test_client(), ""))
+    text = _words(_done(Asked(unread), ""))
     assert "has no telemetry" in text
     assert "whorl collect" in text
 
 
 @pytest.mark.long
-def test_a_cluster_of_a_bookmark_that_no_list_has_stays_in_the_address_and_is_told(client: Any, store: Store) -> None:
+def test_a_cluster_of_a_bookmark_that_no_list_has_stays_in_the_address_and_is_told(pages: Asked, store: Store) -> None:
     """A list that lacks it has no value, which is not what a person chose: all clusters."""
-    result = _done(client, "?cluster=gone")
+    result = _done(pages, "?cluster=gone")
     assert "no telemetry of cluster gone" in _words(result)
     assert '"energy-cluster": {"value": null}' in Asked(store).said("energy?cluster=gone")
     answers = Asked(store).changed(
@@ -214,10 +192,10 @@ def test_what_all_jobs_share_is_read_once_and_changes_nothing(store: Store, monk
         return ground(*request)
 
     monkeypatch.setattr(page, "ground", counted)
-    client: Any = make_app(Reading(store)).server.test_client()
-    text = [_words(_done(client, f"?job={number}")) for number in ("1", "run")]
+    pages = Asked(store)
+    text = [_words(_done(pages, f"?job={number}")) for number in ("1", "run")]
     assert len(readings_made) == 1
-    again = make_app(Reading(store)).server.test_client()
+    again = Asked(store)
     assert _words(_done(again, "?job=run")) == text[1]
     answers = ground(store, "c")
     together, alone = one_job(store, "1", grounds=lambda *_: answers), one_job(store, "1")
@@ -232,16 +210,16 @@ def test_a_slow_answer_is_waited_for_and_stays_until_it_is_loaded_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "_WAIT_S", 0.0)
-    client: Any = make_app(Reading(store)).server.test_client()
-    first = _asked(client, "?by=gpu")
+    pages = Asked(store)
+    first = _asked(pages, "?by=gpu")
     assert first["energy-poll"]["disabled"] is False
     assert "Adding up" in _words(first)
-    done = _done(client, "?by=gpu")
+    done = _done(pages, "?by=gpu")
     assert done["energy-again"]["hidden"] is False
-    again = _asked(client, "?by=gpu", "energy-poll.n_intervals", done["energy-drawn"]["data"])
+    again = _asked(pages, "?by=gpu", "energy-poll.n_intervals", done["energy-drawn"]["data"])
     assert "energy-body" not in again, "what is on the page is not sent again"
-    assert _asked(client, "?by=job")["energy-made"] == done["energy-made"], "another grouping needs no new reading"
-    reloaded = _asked(client, "?by=gpu", "energy-again.n_clicks", done["energy-drawn"]["data"])
+    assert _asked(pages, "?by=job")["energy-made"] == done["energy-made"], "another grouping needs no new reading"
+    reloaded = _asked(pages, "?by=gpu", "energy-again.n_clicks", done["energy-drawn"]["data"])
     assert reloaded["energy-poll"]["disabled"] is False
     assert "energy-body" not in reloaded, "the old one is shown meanwhile"
 
