@@ -170,7 +170,7 @@ def cell_of(row: Any, source: CellSource) -> Cell:
 
 @dataclass(frozen=True)
 class Listing:
-    """A long table of GPUs, which a page sorts and filters and a terminal cuts: columns, not rows.
+    """A long table of GPUs, which a page sorts and filters: columns, not rows. A terminal shows none.
 
     `texts` are columns that do not depend on the choice; `values` are the columns of `numbers`, by choice.
     """

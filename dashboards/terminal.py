@@ -38,7 +38,7 @@ def lines(parts: Iterable[Part], width: int | None = None) -> Iterator[str]:
     for part in parts:
         if isinstance(part, Section) and part.defines:
             part = "docs/glossary.md says what the words mean."
-        if isinstance(part, Chart | Picture) or (isinstance(part, Section) and part.folded):
+        if isinstance(part, Chart | Picture | Listing) or (isinstance(part, Section) and part.folded):
             continue
         if before is not None and not (isinstance(part, str) and isinstance(before, str)):
             yield ""
@@ -74,8 +74,6 @@ def _lines(part: Part, width: int | None) -> Iterable[str]:
         return _table(part, width)
     if isinstance(part, Findings):
         return _findings(part, width)
-    if isinstance(part, Listing):
-        return _listing(part, width)
     if isinstance(part, Tiles):
         return _pairs("", part.figures, width)
     if isinstance(part, Facts):
@@ -101,15 +99,6 @@ def _findings(part: Findings, width: int | None) -> Iterator[str]:
                 yield from filled(sentence, width, f"  {word}: ".ljust(8), " " * 8)
     if part.most is not None and len(part.findings) > part.most:
         yield f"and {len(part.findings) - part.most:,} more: --json has all"
-
-
-def _listing(part: Listing, width: int | None) -> Iterable[str]:
-    """The first choice of a long table, its first rows."""
-    choice = next(iter(part.values), None)
-    columns = [*map(Column, part.texts), *part.numbers]
-    cells = [*part.texts.values(), *(part.values[choice] if choice is not None else [])]
-    title = part.title if not part.choice else f"{part.title}, {part.choice} {choice}"
-    return _table(Table(columns, list(zip(*cells, strict=True)), title, part.below, most=40), width)
 
 
 # -- tables ------------------------------------------------------------------------------------------------------
