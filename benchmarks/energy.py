@@ -28,6 +28,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -171,20 +172,14 @@ def spans(options: BenchOptions) -> dict[str, Any]:
     with scratch() as folder:
         library = simulated["NvmlLibrary"](simulated["compile_library"](folder), folder)
 
-        def way_of(variant: str) -> Callable[[], dict[str, Any]]:
-            command = [sys.executable, peers.__file__, "spans", variant, str(count)]
-            environment = os.environ | library.environment()
-
-            def take() -> dict[str, Any]:
-                done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-                figures: dict[str, Any] = json.loads(done.stdout)
-                return figures
-
-            return take
+        def take(way: str) -> dict[str, Any]:
+            command, environment = [sys.executable, peers.__file__, "spans", way, str(count)], library.environment()
+            done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
+            return dict(json.loads(done.stdout))
 
         for gpus in (1, 8):
             library.write(f"gpus {gpus}", "model H100", "load 10 1")
-            contenders = {variant: way_of(variant) for variant in peers.SPANS}
+            contenders = {way: partial(take, way) for way in peers.SPANS}
             tables[f"{gpus} GPUs"] = in_turns(contenders, options.pick(1, 5, 7), against="plain", figure="caller_us")
     return {"spans": count, "ways": tables}
 

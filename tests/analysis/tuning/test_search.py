@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from whorl.analysis.tuning.search import LENGTHS, NEAR, Knob, Process, Search, TimeBound
-from whorl.benchmarks.tuning_tasks import TuningTask, services, sweeps
+from whorl.benchmarks.tune import TuningTask, services, sweeps
 from whorl.errors import InputError
 from whorl.tests.sizes import count, sample
 
