@@ -131,6 +131,8 @@ class Centred:
         commonest = numbers[np.argmax(counts)]
         base = self.deviation
         usual = _medians_of_nodes(base[value == commonest], self.node[value == commonest])
+        floor = max(float(np.median(self.error)) / 2, LEAST)
+        null = Null(usual, floor, slow_share=0.5) if len(usual) >= _LEAST_NODES else None
         for number in numbers[numbers != commonest]:
             members = value == number
             batch = _medians_of_nodes(base[members], self.node[members])
@@ -139,7 +141,7 @@ class Centred:
             effect, error = _difference(batch, usual)
             units = min(len(batch), len(usual))
             p = 2 * float(upper_tail(abs(effect / error), 0.7 * units)) if abs(effect) >= 3 * error else 1.0
-            p = min(p, _all_beyond(batch, usual, float(np.median(self.error))))
+            p = p if null is None else min(p, _all_beyond(batch, null))
             p = min(1.0, 2 * (len(numbers) - 1) * p)
             if p < _BATCH_P:
                 self.centre[members] += effect
@@ -322,11 +324,8 @@ def _difference(values: Floats, others: Floats) -> tuple[float, float]:
     return float(np.median(values) - np.median(others)), math.sqrt(variance)
 
 
-def _all_beyond(batch: Floats, usual: Floats, floor: float) -> float:
+def _all_beyond(batch: Floats, null: Null) -> float:
     """The chance that so many nodes lie so far out on one side: two nodes alike say more than their median does."""
-    if len(usual) < _LEAST_NODES:
-        return 1.0
-    null = Null(usual, max(floor / 2, LEAST), slow_share=0.5)
     sign = np.sign(np.median(batch - null.centre))
     off = np.sort(sign * (batch - null.centre))
     n = len(off)
