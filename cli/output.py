@@ -79,7 +79,7 @@ def width() -> int | None:
 
 def tell(sentence: str, *, lines: bool = False) -> None:
     """Print a note beside the answer, on standard error; `lines` as in `printable`."""
-    erased = _ERASE if sys.stderr.isatty() else ""  # the line of progress, if there is one
+    erased = _ERASE if _shows_progress() else ""  # the line of progress, if there is one
     click.echo(f"{erased}whorl: {printable(cut(sentence), lines=lines)}", err=True)
 
 
@@ -108,6 +108,11 @@ def print_document(document: Document) -> None:
 # -- how far a verb is ----------------------------------------------------------------------------------------
 
 
+def _shows_progress() -> bool:
+    """Whether standard error is a terminal on which a line can be written over."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
 class ProgressBar:
     """How far a verb is, on standard error where that is a terminal: one line that is written over.
 
@@ -116,7 +121,7 @@ class ProgressBar:
     """
 
     def __init__(self, every_s: float = 0.1) -> None:
-        self.live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self.live = _shows_progress()
         self._every_s, self._shown = every_s, -math.inf
         self._total, self._began_s, self._done_before = 0, 0.0, 0  # of what is counted
 

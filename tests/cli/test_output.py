@@ -106,6 +106,7 @@ def test_sentences_are_filled_and_commands_are_left_alone(
 
 
 def test_progress_goes_to_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     for terminal, line in ((False, ""), (True, "\r\x1b[K1 of 2; gemm-fp32 on n1 / 0\r\x1b[K")):
         monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal, raising=False)
         with ProgressBar() as progress:
