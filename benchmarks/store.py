@@ -7,7 +7,7 @@ commits    one durable commit of a row of every GPU, as a collector does every s
 bytes      bytes of a sample (14 a row) of 400 GPUs that are read for an hour at 1 Hz: sealed every ten minutes,
            compacted, in DuckDB's file; `noise`: order-0 entropy of the metrics' differences
 windows    statistics of 400,000 short and of some 20,000 long runs (--long; else a tenth) by the view `run_windows` and
-           in parts, beside DuckDB's bare scan of the columns, its figures of each GPU and a person's join
+           in parts, beside DuckDB's bare scan of the columns and a person's join
 past       `whorl sql` of one GPU's day where the store has 4, 100 and 400 days, process included, beside DuckDB with
            hive partitions on the same files
 
@@ -140,15 +140,6 @@ def by_scan(root: str) -> Callable[[], dict[str, Any]]:
     return lambda: {"rows": (_duckdb().execute(query).fetchone() or (None,))[0]}
 
 
-def by_gpu(root: str) -> Callable[[], dict[str, Any]]:
-    """DuckDB reads these columns and makes the figures of `run_windows` for each GPU, without windows."""
-    figures = f"count(*), min(ts), max(ts), sum({WATTS}), quantile_disc({WATTS}, [0.5, 0.95]), sum(sm_clock_mhz)"
-    figures += ", max(temperature_c), arg_min(ts, energy_mj), arg_max(ts, energy_mj), count(quality)"
-    files = f"read_parquet('{root}/telemetry/**/*.parquet')"
-    query = f"select cluster, gpu, {figures} from {files} group by cluster, gpu"
-    return lambda: {"gpus": len(_duckdb().execute(query).fetchall())}
-
-
 def by_join(root: str) -> Callable[[], dict[str, Any]]:
     """The mean and the 95th percentile of the power of each run, by the plain SQL of a person."""
     query = f"""
@@ -265,7 +256,7 @@ def process(command: list[str]) -> dict[str, Any]:
     return {"cpu_s": usage.ru_utime + usage.ru_stime, "wall_s": time.perf_counter() - wall}
 
 
-WINDOWS = {"by_scan": by_scan, "by_gpu": by_gpu, "by_view": by_view, "by_parts": by_parts, "by_join": by_join}
+WINDOWS = {"by_scan": by_scan, "by_view": by_view, "by_parts": by_parts, "by_join": by_join}
 SECTIONS = {"commits": commits, "bytes": bytes_of_samples, "windows": windows, "past": past}
 
 if __name__ == "__main__":

@@ -84,11 +84,15 @@ def test_a_page_quotes_what_was_measured(page: str, words: str) -> None:
 def test_a_program_prints_what_ran_and_keeps_what_did_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sections = {name: lambda _options, name=name: {"says": name} for name in ("first", "second")}
+    sections: dict[str, harness.Section] = {
+        "first": lambda _options: {"says": "first"}, "second": lambda _options: {"says": "second"},
+        "third": lambda _options: {"says": harness.public_file("nowhere").name},
+    }  # fmt: skip
     out = tmp_path / "program.json"
     out.write_text('{"benchmark": "program", "second": {"says": "before"}}')
-    monkeypatch.setattr("sys.argv", ["program", "--only", "first", "--out", str(out)])
+    monkeypatch.setattr("sys.argv", ["program", "--only", "first", "--only", "third", "--out", str(out)])
     harness.run("program", sections, packages=())
     printed, written = json.loads(capsys.readouterr().out), json.loads(out.read_text())
-    assert (list(printed), printed["first"]["says"]) == (["benchmark", "first"], "first")
+    assert (list(printed), printed["first"]["says"]) == (["benchmark", "first", "third"], "first")
+    assert printed["third"]["did_not_run"] == "the public files are not beside the clone"
     assert written == printed | {"second": {"says": "before"}}
