@@ -113,6 +113,14 @@ def _shows_progress() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
+def _progress_width() -> int:
+    """The columns of the terminal that shows progress: the answer may go to a file or a pipe, which has no width."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
 class ProgressBar:
     """How far a verb is, on standard error where that is a terminal: one line that is written over.
 
@@ -144,8 +152,7 @@ class ProgressBar:
         now = time.monotonic()
         if self.live and now - self._shown >= self._every_s:
             self._shown = now
-            columns = shutil.get_terminal_size().columns or 80
-            click.echo(f"{_ERASE}{printable(what)[: columns - 1]}", err=True, nl=False)
+            click.echo(f"{_ERASE}{printable(what)[: _progress_width() - 1]}", err=True, nl=False)
 
     def clear(self) -> None:
         """Take the line away."""

@@ -17,7 +17,7 @@ from ..names import known_gpu
 from .content import LINE, RECORD, Sheet
 from .meanings import BOARD, Bound
 from .options import typed
-from .times import EARLY, LATE, add_instants
+from .times import EARLY, LATE, NS, add_instants
 from .values import is_placeholder, stated
 
 _HEX = "[0-9a-fA-F]"
@@ -44,19 +44,27 @@ def row_texts(sheet: Sheet) -> pl.Series:
     return sheet.frame.select(pl.concat_str(names, separator="\x1f")).to_series()
 
 
-def drop_duplicates(sheet: Sheet, *, stamps: str = "") -> None:
+def drop_duplicates(sheet: Sheet, *, stamps: str = "") -> pl.Series:
     """Drop rows that repeat an earlier row in all fields, and count them as duplicates.
 
     Only whole rows are compared: two runs that differ in any field are two runs. Where the column `stamps` has a time
-    in an hour that occurs twice, equal rows may be of two times, and stay.
+    in whole seconds, in an hour that occurs twice, equal rows may be of two times, and stay, unless rows of other hours
+    are repeated too: then they are copies. Returns the LINE of each row that repeats another one and stays.
     """
+    none = sheet.frame[LINE].clear()
     if sheet.frame.drop(LINE).hash_rows().is_unique().all():  # the texts of all rows need much memory
-        return
+        return none
     again = sheet.frame.filter(~row_texts(sheet).is_first_distinct())
+    repeated, staying = again[LINE], none
     if stamps:
-        again = add_instants(again, stamps, sheet.options.time_zone).filter(pl.col(EARLY).eq_missing(pl.col(LATE)))
-    sheet.duplicates += again[LINE].to_list()
-    sheet.frame = sheet.frame.filter(~pl.col(LINE).is_in(again[LINE].implode()))
+        again = add_instants(again, stamps, sheet.options.time_zone)
+        in_equal_hours = again[EARLY].ne_missing(again[LATE])
+        if in_equal_hours.all():
+            is_whole_second = (again[EARLY] % NS == 0).fill_null(False)
+            repeated, staying = repeated.filter(~is_whole_second), repeated.filter(is_whole_second)
+    sheet.duplicates += repeated.to_list()
+    sheet.frame = sheet.frame.filter(~pl.col(LINE).is_in(repeated.implode()))
+    return staying
 
 
 def of_runs(sheet: Sheet) -> None:

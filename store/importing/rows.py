@@ -21,7 +21,8 @@ from .content import LINE, RECORD, Sheet
 from .meanings import split_label
 from .options import Options
 
-_WORD, _OBJECT_LINE = re.compile(r"\S"), re.compile(r"\{.+(?=\n\s*\{|\s*\Z)")
+_WORD = re.compile(r"\S")
+_OBJECT_LINE = re.compile(r"(?:\{.+|[^\[{].*\})(?=\n\s*\{|\s*\Z)")  # whose end or begin is lost
 _NEWEST = 64  # events among which one of the same row can be
 Value = str | int | float | None
 _PIECE = 8192  # rows that wait before they become columns: a row takes many times the memory of its columns

@@ -89,7 +89,7 @@ def rows(
     lines = lines.slice(1)
     cells = lines.select(LINE, pl.col("text").str.split(delimiter).alias("cells"))
     if delimiter in ",;\t" and lines["text"].str.contains('"', literal=True).any():  # a spreadsheet or pandas wrote it
-        quoted = [csv_fields(line, delimiter) or [line] for line in lines["text"]]
+        quoted = [csv_fields(line, delimiter) or line.split(delimiter) for line in lines["text"]]
         cells = lines.select(LINE, pl.Series("cells", quoted, pl.List(pl.String)))
     if delimiter == "," and len(cells) and (cells["cells"].list.len() > len(names)).all():
         raise InputError(f"{name} is parted by commas, which stand in its fields too; save it with: {save}")

@@ -32,8 +32,7 @@ def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:
     """
     bound = sheet.bound
     # Of readings without times, equal ones follow each other.
-    if "timestamp" in bound:
-        identity.drop_duplicates(sheet, stamps=bound["timestamp"].column)
+    repeated = identity.drop_duplicates(sheet, stamps=bound["timestamp"].column) if "timestamp" in bound else None
     if sheet.layout == "mapped":
         _of_one_metric(sheet)
     _join_reasons(sheet)
@@ -50,6 +49,8 @@ def parse(sheet: Sheet) -> tuple[pl.DataFrame, pl.DataFrame]:
         _time_of_lost(sheet, bound["timestamp"].column)
         times(sheet, bound["timestamp"], minus_one=False, stream=True)
         sheet.frame = sheet.frame.drop(bound["timestamp"].column)
+        if repeated is not None:
+            _drop_copies(sheet, repeated)
     else:
         _count_times(sheet)
     if sheet.restarts and {"gpu", "serial"}.isdisjoint(bound):
@@ -98,6 +99,14 @@ def _time_of_lost(sheet: Sheet, column: str) -> None:
     if sheet.frame["=lost"].count():
         text = pl.when(pl.col("=lost").is_not_null()).then(stamp.forward_fill()).otherwise(column)
         sheet.frame = sheet.frame.with_columns(text.fill_null("").alias(column))
+
+
+def _drop_copies(sheet: Sheet, repeated: pl.Series) -> None:
+    """Drop those of the rows `repeated` (LINE) that have the time of an earlier reading of their GPU: duplicates."""
+    is_first = pl.col("=timestamp").is_first_distinct().over("=gpu")
+    copies = sheet.frame.filter(~is_first & pl.col(LINE).is_in(repeated.implode()))[LINE]
+    sheet.duplicates += copies.to_list()
+    sheet.frame = sheet.frame.filter(~pl.col(LINE).is_in(copies.implode()))
 
 
 def _check_one_log(sheet: Sheet) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pty
 import re
 import shutil
 import subprocess
+import termios
 from collections.abc import Callable, Iterator
 
 import click
@@ -112,6 +114,17 @@ def test_progress_goes_to_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsy
         with ProgressBar() as progress:
             progress(1, 2, "gemm-fp32 on n1 / 0")
         assert capsys.readouterr() == ("", line)
+
+
+def test_progress_fits_its_terminal_where_the_answer_goes_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 20))
+    monkeypatch.setenv("TERM", "xterm")
+    with os.fdopen(controller, "rb", buffering=0) as shown, os.fdopen(terminal, "w") as error:
+        monkeypatch.setattr("sys.stderr", error)
+        with ProgressBar() as progress:
+            progress.say("x" * 100)
+        assert shown.read(1000) == b"\r\x1b[K" + b"x" * 19 + b"\r\x1b[K"
 
 
 def _every(command: click.Command, *names: str) -> Iterator[tuple[str, ...]]:

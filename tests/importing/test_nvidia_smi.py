@@ -200,6 +200,26 @@ def test_the_hour_that_is_skipped_and_the_one_that_comes_twice(write: Write, par
     assert equal.frame["ts"].to_list() == times
 
 
+@pytest.mark.parametrize("second", ["00", "00.250"])
+@pytest.mark.parametrize("copied", [slice(0, None), slice(30, 60), slice(50, 60), slice(100, 130)])
+def test_copies_of_rows_in_the_hour_that_comes_twice_are_duplicates(
+    write: Write, parse: Parse, copied: slice, second: str
+) -> None:
+    """A log of 01:30 to 03:30 that goes back by an hour, with some of its rows once more."""
+    civil = [f"{minute // 60:02}:{minute % 60:02}" for minute in (*range(90, 180), *range(120, 210))]
+    seconds = [second] * 90 + ["00.500" if "." in second else "00"] * 90
+    rows = [
+        f"2023/10/29 {clock}:{of_minute}, {20 + number % 50}"
+        for number, (clock, of_minute) in enumerate(zip(civil, seconds, strict=True))
+    ]
+    stop = copied.stop or len(rows)
+    log = write("timestamp, temperature.gpu", "\n".join([*rows[:stop], *rows[copied], *rows[stop:]]))
+    found = parse(log, time_zone="Europe/Berlin")
+    assert found.frame["temperature_c"].to_list() == [20 + number % 50 for number in range(180)]
+    assert found.report.total.duplicates == len(rows[copied])
+    assert found.report.refusals == {}
+
+
 @pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("model", "window"),

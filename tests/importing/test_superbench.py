@@ -154,6 +154,17 @@ def test_what_is_of_no_single_gpu_is_told(tmp_path: Path, parse: Parse) -> None:
         assert name in note
 
 
+@pytest.mark.parametrize("lost", [slice(5, None), slice(None, -5)])
+def test_a_line_whose_begin_or_end_is_lost_is_refused_alone(tmp_path: Path, parse: Parse, lost: slice) -> None:
+    lines = [json.dumps(LAUNCH | {"node": f"n{number}"}) for number in range(3)]
+    lines[1] = lines[1][lost]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(lines))
+    found = parse(path)
+    assert set(found.frame["node"]) == {"n0", "n2"}
+    assert [*found.report.refusals.values()] == [[2]]
+
+
 def test_one_document_and_no_node(tmp_path: Path, parse: Parse) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps([LAUNCH], indent=2))

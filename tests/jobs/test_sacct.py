@@ -87,9 +87,11 @@ def test_the_output_of_sacct_p_and_a_packed_csv_are_read(store: Store, tmp_path:
     quoted = "\n".join(",".join(f'"{cell}"' for cell in line.split("|")) for line in text(job(2)).splitlines())
     (tmp_path / "p.txt.gz").write_bytes(gzip.compress(plain.replace("\n", "|\n").encode()))
     (tmp_path / "quoted.csv").write_text(quoted + "\n")
-    for name in ("p.txt.gz", "quoted.csv"):
+    stray = text(job(3, JobName='"one" more'), columns=(*COLUMNS, "JobName")).replace("|", ";")
+    (tmp_path / "stray.csv").write_text(stray)
+    for name in ("p.txt.gz", "quoted.csv", "stray.csv"):
         import_jobs(store, JobSources(file=tmp_path / name))
-    assert now(store, 'job_id, job_energy_j, "user"') == [("1", None, "alice"), ("2", None, "alice")]
+    assert now(store, 'job_id, job_energy_j, "user"') == [(number, None, "alice") for number in "123"]
 
 
 # -- which GPUs -----------------------------------------------------------------------------------------------
