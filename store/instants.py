@@ -92,5 +92,5 @@ def time_of(moment: datetime | str | None) -> datetime | None:
         return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
     except (ValueError, OverflowError):
         raise InputError(
-            f"{moment!r} is not a date: write 2026-10-01, 2026-10-01T12:00 (UTC), or how long ago, as 30d"
+            f"{str(moment)!r} is not a date: write 2026-10-01, 2026-10-01T12:00 (UTC), or how long ago, as 30d"
         ) from None

@@ -96,8 +96,8 @@ def _older_journals(root: Path) -> Iterator[list[JournalName]]:
     """The journals of older formats, whose writers are dead. Raises StoreError where one of them lives."""
     older = []
     for journal in journal_file.journals(root):
-        with contextlib.suppress(FileNotFoundError):
-            if journal_file.look(journal.path)[0].format != str(FORMAT):
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            if journal_file.read(journal.path).format != str(FORMAT):
                 older.append(journal)
     with sealing.of_dead(older) as dead:
         if living := [journal for journal in older if journal not in dead]:

@@ -73,6 +73,7 @@ def test_steady_runs_over_weeks_as_json(tmp_path: Path) -> None:
         ("--store S --set hours=1 --set interval=0.019", "from 0.02 s, the simulation's step, to the 3600 s of the"),
         ("--store S --set hours=0.01 --set interval=37", "to the 36 s of the campaign"),
         ("--store S --set began=noon", "'noon' is not a date"),
+        ("--store S --set began=9999-12-31T23:00:00-12:00", "'9999-12-31 23:00:00-12:00' is not a date"),
         *((f"--store S --set began={time}", "from 1970 to 2159") for time in (
             "1492-10-12", "1969-12-31T23:59:59.9", "2160-01-01"
         )),
