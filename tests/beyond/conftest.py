@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -21,10 +23,9 @@ if __name__ == "__main__":
 """A program that ends when its input does. In the process of pytest, workers that die are not started again."""
 
 
-@pytest.fixture(scope="session")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """What `--on` takes: a scheduler with two workers that have a thread and 400 MiB each."""
-    program = tmp_path_factory.mktemp("dask") / "cluster.py"
+@contextmanager
+def _cluster(folder: Path) -> Iterator[str]:
+    program = folder / "cluster.py"
     program.write_text(CLUSTER)
     environment = os.environ | {
         "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -37,3 +38,17 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         assert running.stdout is not None
         yield running.stdout.readline().strip().replace("tcp://", "dask://")
         running.communicate("\n", timeout=60)
+
+
+@pytest.fixture(scope="session")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """What `--on` takes: a scheduler with two workers that have a thread and 400 MiB each."""
+    with _cluster(tmp_path_factory.mktemp("dask")) as address:
+        yield address
+
+
+@pytest.fixture
+def own_address(tmp_path: Path) -> Iterator[str]:
+    """The same for one test whose workers die: beside other work Dask may fail to start them again."""
+    with _cluster(tmp_path) as address:
+        yield address

@@ -42,6 +42,12 @@ def dask(address: str) -> Iterator[Engine]:
         yield opened
 
 
+@pytest.fixture
+def own_dask(own_address: str) -> Iterator[Engine]:
+    with engine(own_address) as opened:
+        yield opened
+
+
 def test_results_have_the_order_of_the_parts_and_come_from_the_workers(dask: Engine) -> None:
     assert dask.workers == 2
     progress: list[str] = []
@@ -71,9 +77,9 @@ def test_bad_input_and_errors_of_the_program_are_raised(dask: Engine) -> None:
     assert list(dask.map(squared, PARTS, name=named)) == SQUARES, "the workers are there for the next answer"
 
 
-def test_a_part_of_a_worker_that_was_killed_is_made_again(dask: Engine, tmp_path: Path) -> None:
+def test_a_part_of_a_worker_that_was_killed_is_made_again(own_dask: Engine, tmp_path: Path) -> None:
     parts = [Square(number, tmp_path) for number in range(12)]
-    assert list(dask.map(killed_once, parts, name=named)) == SQUARES
+    assert list(own_dask.map(killed_once, parts, name=named)) == SQUARES
     assert (tmp_path / "killed").exists()
 
 
@@ -116,8 +122,8 @@ def test_workers_whose_memory_is_full_are_an_error_or_the_parts_are_made_here(or
 
 
 @pytest.mark.long
-def test_a_part_that_takes_too_much_memory_is_named_and_others_stay(dask: Engine) -> None:
-    results = list(dask.map(greedy, PARTS, name=named))
+def test_a_part_that_takes_too_much_memory_is_named_and_others_stay(own_dask: Engine) -> None:
+    results = list(own_dask.map(greedy, PARTS, name=named))
     [failure] = [result for result in results if isinstance(result, PartFailure)]
     assert failure.name == "square 1"
     assert "4 workers ended" in failure.reason
