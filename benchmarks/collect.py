@@ -1,10 +1,11 @@
 """What `whorl collect` costs the node that it watches: CPU a sweep, ticks kept beside load, and memory over a day.
 
-    python -m benchmarks.collect [--only SECTION] [--quick | --long]
+    python -m benchmarks.collect [--only SECTION] [--quick | --long] [--peers PYTHON]
 
 sweeps   CPU microseconds of a sweep of 8 GPUs ten times a second, and memory: `whorl collect` with all that it journals
-         and makes durable, beside the plain loops of `peers.py`. Each is a process over the
-         simulated NVML library of the tests, which answers in about a microsecond: the reader's own work.
+         and makes durable, beside the plain loops of `peers.py` and, with the Python of --peers, nvitop. Each is a
+         process over the simulated NVML library of the tests, which answers in about a microsecond: the reader's own
+         work.
 beside   ticks kept and CPU a sweep while 12 processes compute, of whorl and of the plain durable loop at the same time
 memory   a day of readings (--long; else some hours) that pass as fast as the machine can, through the sampler, the
          journal and its sealing, and as many at 50 Hz: the most resident memory of each ten minutes and its slope,
@@ -53,9 +54,10 @@ def simulated_library(folder: Path) -> Iterator[Any]:
     yield library
 
 
-def reader(name: str) -> list[str]:
+def reader(name: str, peer_python: Path | None) -> list[str]:
     """The command of a way to read the GPUs."""
-    return COLLECT if name == "whorl" else [sys.executable, peers.__file__, "read", name, str(RATE_HZ)]
+    python = str(peer_python) if name == "nvitop" else sys.executable
+    return COLLECT if name == "whorl" else [python, peers.__file__, "read", name, str(RATE_HZ)]
 
 
 def stored_sweeps(folder: Path, since_s: float, until_s: float) -> dict[str, float]:
@@ -69,7 +71,12 @@ def stored_sweeps(folder: Path, since_s: float, until_s: float) -> dict[str, flo
 
 
 def watched(
-    names: Sequence[str], environment: dict[str, str], seconds: float, *, computing: int = 0
+    names: Sequence[str],
+    environment: dict[str, str],
+    seconds: float,
+    *,
+    computing: int = 0,
+    peer_python: Path | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Run readers at the same time, beside so many processes that compute; look at them over a window, and end them.
 
@@ -82,7 +89,7 @@ def watched(
             for name in names:
                 (folder / name).mkdir()
                 running[name] = subprocess.Popen(
-                    reader(name), cwd=folder / name, env=environment, text=True, stdout=subprocess.PIPE,
+                    reader(name, peer_python), cwd=folder / name, env=environment, text=True, stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
                 )  # fmt: skip
             time.sleep(SETTLE_S * len(names))
@@ -114,10 +121,11 @@ def sweeps(options: BenchOptions) -> dict[str, Any]:
     """Every reader in turns."""
 
     def alone(name: str) -> dict[str, Any]:
-        return watched([name], library.environment(), options.pick(2, 20, 30))[name]
+        return watched([name], library.environment(), options.pick(2, 20, 30), peer_python=options.peers)[name]
 
     with scratch() as folder, simulated_library(folder) as library:
-        contenders = {name: partial(alone, name) for name in ("whorl", *peers.READERS)}
+        names = ["whorl", *(name for name in peers.READERS if name != "nvitop" or options.peers)]
+        contenders = {name: partial(alone, name) for name in names}
         table = in_turns(contenders, options.pick(1, 3, 5), against="plain_durable", figure="cpu_us_a_sweep")
     return {"gpus": GPUS, "rate_hz": RATE_HZ, "readers": table}
 

@@ -8,7 +8,7 @@ populations  boards of known power under twelve kinds of load, seven sensors wit
 metered      streams of nvidia-smi beside an external meter (the public one, two of known load, simulated ones): windows
              of 2 to 10 s. Beside it the trapezoid and the correction that SC24 published, plus and minus 5 %.
 calibration  64 boards on 8 nodes whose meters are known: how many gains are found within 3 %, and windows that hold.
-             Beside it ordinary least squares of each node, and the prior alone (`before`).
+             Beside it ordinary least squares of each node.
 excess       fleets in which 2 % of the GPUs are slow and 2 % hungry: how many are shown to cost, how many others are.
              Beside it "5 % above the median" and Tukey's fence of the same fingerprints.
 quote        the effect of a power cap on a training that never ran under one, on Zeus's public sweeps: each training

@@ -56,6 +56,10 @@ class Population:
     meter: PowerMeter = PowerMeter.PDU
     meter_gain: float = 0.005
     """Standard deviation of the gain of the nodes' meters."""
+    late_s: int = 0
+    mean_s: int = METER_S
+    says_mean: bool = True
+    """How late the nodes' meters are, over what time they average, and whether they say so."""
     follows: float = 0.0
     """What the host draws more for each W of its GPUs."""
     counters: bool = False
@@ -66,6 +70,7 @@ class Population:
 POPULATIONS = {
     "pdu": Population("a PDU within 1 %, mean of 10 s"),
     "gain 3 %": Population("a BMC whose gain is wrong by 3 %", PowerMeter.IPMI, 0.03),
+    "late": Population("a BMC 12 s late, mean of 30 s, and it says neither", PowerMeter.IPMI, 0.01, 12, 30, False),
     "cpu follows": Population("CPUs and fans draw 6 % of the GPUs' power more", follows=0.06),
     "cpu counted": Population("the same, and CPUs have counters", follows=0.06, counters=True),
     "together": Population("all GPUs of a node always work together", all_together=True),
@@ -141,8 +146,9 @@ def fleet(folder: Path, population: Population, seed: int, hours: float) -> Flee
         wall_j = np.append(0.0, np.cumsum(wall_w))
         common = {"cluster": [CLUSTER] * len(ends), "node": [f"n{number}"] * len(ends), "ts": BEGAN_NS + ends * 10**9}
         power = common | {"source": [population.meter] * len(ends), "covers": [PowerOf.NODE_WALL] * len(ends)}
-        power |= {"power_mw": (1e3 * (wall_j[ends] - wall_j[ends - METER_S]) / METER_S).astype(np.int64)}
-        power |= {"window_ms": [1000 * METER_S] * len(ends)}
+        until, mean_s = ends - population.late_s, population.mean_s
+        power |= {"power_mw": (1e3 * (wall_j[until] - wall_j[until - mean_s]) / mean_s).astype(np.int64)}
+        power |= {"window_ms": [1000 * mean_s if population.says_mean else None] * len(ends)}
         store.append({"node_power": arrow_rows("node_power", power)}, f"wall-{number}")
         if population.counters:
             cpu = common | {"source": [PowerMeter.RAPL] * len(ends), "covers": [PowerOf.CPU] * len(ends)}

@@ -8,8 +8,8 @@ promised. Every program has the same command line:
 It prints the figures of the sections that ran as one JSON object, and writes them to benchmarks/results/NAME.json,
 section by section: there a section that did not run keeps its figures, with the date and the machine on which they were
 taken. A section whose public files are not beside the clone says so. With --quick nothing is written unless --out says
-where. Figures of time are CPU seconds of all threads, because
-other programs may keep a machine busy. Nothing is asserted.
+where. Figures of time are CPU seconds of all threads, because other programs may keep a machine busy. Nothing is
+asserted.
 """
 
 from __future__ import annotations
@@ -186,6 +186,8 @@ class BenchOptions:
 
     size: str
     """One of SIZES."""
+    peers: Path | None = None
+    """A Python that has the packages of other tools (nvitop), which are no part of the project."""
 
     def pick(self, quick: int, usual: int, long: int) -> int:
         """A number by the size of the run."""
@@ -212,6 +214,7 @@ def run(
     sizes.add_argument("--long", action="store_true", help="the sizes at which bars are stated: hours")
     parser.add_argument("--only", action="append", choices=list(sections), help="this section (repeatable)")
     parser.add_argument("--out", type=Path, help=f"the file of the result (benchmarks/results/{program}.json)")
+    parser.add_argument("--peers", type=Path, help="a Python with nvitop in it")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.child:
@@ -219,7 +222,7 @@ def run(
         prepared = (children or {})[work](*json.loads(arguments))
         print(json.dumps(timed(prepared) if callable(prepared) else timed(lambda: prepared)))
         return
-    options = BenchOptions("quick" if chosen.quick else "long" if chosen.long else "usual")
+    options = BenchOptions("quick" if chosen.quick else "long" if chosen.long else "usual", chosen.peers)
     out = chosen.out or (None if chosen.quick else RESULTS / f"{program}.json")
     printed: dict[str, Any] = {"benchmark": program}
     document = json.loads(out.read_text()) if out and out.exists() else dict(printed)

@@ -9,7 +9,7 @@ import gzip
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from whorl.benchmarks.boards import (
     LOADS,
     POWER_FAULTS,
     SENSORS,
+    SENSORS_BESIDE_METERS,
     Board,
     Floats,
     Poll,
@@ -210,6 +211,7 @@ def stream(readings: Poll, sensor: Sensor, source: str, zero_ns: int = EPOCH_NS)
         if readings.instant_w is not None:
             columns["power.draw.instant [W]"] = np.round(readings.instant_w, 2)
         columns["utilization.gpu [%]"] = readings.utilization.astype(np.int64)
+    if source in ("stream", "stream, no model"):
         columns["power.limit [W]"] = [sensor.limit_w] * len(times)
     return pl.DataFrame(columns).fill_nan(None).write_csv(null_value="[N/A]")
 
@@ -423,18 +425,29 @@ def streams_of_known_load(folder: Path) -> Iterator[MeteredStream]:
 
 
 def synthetic(rng: Random, number: int) -> MeteredStream:
-    """A board under a load as that of the study's transient experiments, and what nvidia-smi prints of it for 14 s."""
+    """A board under a load as that of the study's transient experiments, and what nvidia-smi prints of it for 14 s.
+
+    Some drivers do not average, some do not show what they average, and nobody has measured the window of Ada.
+    """
     length_ms, zero_s = 14_000, EPOCH_NS / 1e9 + 100.0 * number
-    sensor = list(SENSORS.values())[1 + number % 6]  # without Kepler's logarithm
+    sensor = SENSORS_BESIDE_METERS[number % len(SENSORS_BESIDE_METERS)]
+    if "RTX 40" in sensor.model:
+        sensor = replace(sensor, window_ms=float(rng.choice([25.0, 100.0])))
+    if rng.random() < 0.3:
+        sensor = replace(sensor, average_ms=None)
     load = str(rng.choice(["steady", "square", "nothing"], p=[0.5, 0.25, 0.25]))
     began = int(rng.uniform(500, 2500))
     board = Board(sensor.idle_w, sensor.limit_w * rng.uniform(0.7, 1.0), sensor.limit_w)
-    ms = period(rng, sensor)
-    true = truth(rng, board, load, length_ms, ms, job=(began, began + 6000) if load == "steady" else None)
+    ms = sensor.period_ms * rng.uniform(0.99, 1.04)
+    job = (began, began + 6000) if load == "steady" else None
+    board = replace(board, tail=rng.uniform(0.0, 0.2))
+    true = truth(rng, board, load, length_ms, ms, job=job)
     error = (published_error if rng.random() < 0.7 else heavier_error)(rng)
     at_ms = polls(rng, rng.uniform(200, 300), length_ms, rng.uniform(7.0, 100.0))
     readings = poll(rng, true, sensor, ms, error, at_ms, counter=None)
-    smi = stream(readings, sensor, "stream, no model", round(1e9 * zero_s))
+    if rng.random() < 0.3:
+        readings = replace(readings, instant_w=None)
+    smi = stream(readings, sensor, "stream, no limit", round(1e9 * zero_s))
     times = zero_s + np.arange(length_ms) / 1e3
     return MeteredStream(f"{sensor.model} {load} {number}", smi, times, true.power, sensor.model)
 

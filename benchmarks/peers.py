@@ -1,14 +1,16 @@
 """Ways to read GPUs that are not whorl's, and what is run in a process over the simulated NVML library of the tests.
 
-    python peers.py read NAME RATE       sweep until SIGTERM; then print when each sweep began, as JSON
-    python peers.py spans NAME COUNT     take so many empty spans; print CPU microseconds of a span, as JSON
+    PYTHON peers.py read NAME RATE       sweep until SIGTERM; then print when each sweep began, as JSON
+    PYTHON peers.py spans NAME COUNT     take so many empty spans; print CPU microseconds of a span, as JSON
 
-Run by `collect.py` and `energy.py`; imports nothing of whorl at its top, as that would count.
+Run by `collect.py` and `energy.py`; imports nothing of whorl at its top, as that would count, and the Python of nvitop
+has none.
 
     nothing        wakes up at the rate and reads nothing: what any Python process pays
     plain_durable  14 metrics by the stock calls of nvidia-ml-py, a CSV line for each GPU, durable at every sweep
     plain_same     what whorl reads, as often, by the stock calls, durable: its metrics of every tick; once a second the
                    XIDs of the driver; every 10 s its slow metrics (not those of GPM) and the processes on each GPU
+    nvitop         `Device.as_snapshot()` of every GPU; it reads more (names, limits) and waits for PCIe counters
 """
 
 from __future__ import annotations
@@ -143,6 +145,14 @@ def durable_csv(reader: Callable[[], Callable[[], list[list[float]]]]) -> Callab
     return sweep
 
 
+def nvitop_reader() -> Callable[[], object]:
+    """nvitop's snapshots, in a Python that has it."""
+    from nvitop import Device  # type: ignore[import-not-found,unused-ignore]
+
+    devices = Device.all()
+    return lambda: [device.as_snapshot() for device in devices]
+
+
 def loop(name: str, rate: float) -> None:
     """Sweep on a grid until SIGTERM; then print when each sweep began."""
     sweep = READERS[name]()
@@ -195,6 +205,7 @@ READERS: dict[str, Callable[[], Callable[[], object]]] = {
     "nothing": lambda: lambda: None,
     "plain_durable": lambda: durable_csv(plain_reader),
     "plain_same": lambda: durable_csv(same_reader),
+    "nvitop": nvitop_reader,
 }
 SPANS: dict[str, Callable[[int], float]] = {"whorl": whorl_spans, "plain": plain_spans}
 

@@ -8,7 +8,8 @@ search       energy searches on tasks whose truth is known (services on simulate
              tune`, which measures its answer again. `others`: other GPUs, bounds and noises.
 warm_start   the same with a sweep of another model of GPU as prior, and without
 power_plans  power limits of synchronous jobs in simulated fleets: energy saved, and how much slower the step; beside it
-             one limit for all that saves as much. `braked`: how often a braked GPU is named, and others are
+             one limit for all that saves as much, and how often the intervals of a plan hold. `braked`: how often a
+             braked GPU is named, and others are
 """
 
 from __future__ import annotations
@@ -505,6 +506,16 @@ def table_row(name: str, setup: Setup, seeds: Sequence[int]) -> dict[str, Any]:
             figures = (values.mean(), *np.quantile(values, (0.05, 0.95)), values.max())
             labels = zip(("mean", "q05", "q95", "most"), figures, strict=True)
             row[f"{figure}_pct"] = {key: round(100 * float(value), 2) for key, value in labels}
+    promised = [(job, job.plan.gains) for job in planned if job.plan.gains is not None]
+    if promised:
+        row["interval_holds"] = {
+            "saved": share_of(
+                gains.saved.low <= (job.saved_waiting or 0.0) <= gains.saved.high for job, gains in promised
+            ),
+            "slower": share_of(
+                gains.slower.low - 1e-9 <= (job.slower or 0.0) <= gains.slower.high for job, gains in promised
+            ),
+        }
     say(f"power plans: {row}")
     return row
 

@@ -47,7 +47,10 @@ def quotes() -> Sequence[tuple[str, str]]:
         result("intervals", "past", "longhorn"),
     )
     boards = result("energy", "populations", "without_loads_locked_for_ever")
-    meter = result("energy", "metered", "metered, model known", "2 to 10 s")
+    meter, simulated_boards = (
+        result("energy", "metered", f"{source}, model known", "2 to 10 s") for source in ("metered", "simulated")
+    )
+    calibrated = result("energy", "calibration", "populations")
     judged, stored = result("verdict_speed", "judge", "4 workloads"), result("verdict_speed", "stored")
     three_peers = next(
         jobs for jobs in result("verdicts", "ranks", "jobs")
@@ -65,6 +68,11 @@ def quotes() -> Sequence[tuple[str, str]]:
         ("verdicts", row("three peers, one stage", "0", "0", "0 % [0, 11]", share(three_peers["whorl_finds_it"], 0))),
         ("energy", f"| {boards['windows']} | {boards['boards']} | {boards['covered_pct']:g} ["),
         ("energy", f"{share(meter['hold'])} of {meter['hold']['n']}"),
+        ("energy", f"| 24 | {share(simulated_boards['hold'])} of {simulated_boards['hold']['n']:,} |"),
+        *(
+            ("energy", f"{row(fleets['description'])} {fleets['gain within 3 %']['hits']} of 192 |")
+            for fleets in calibrated.values()
+        ),
         ("benchmarks", row("verdicts and fingerprints", middle(judged["whorl"]["cpu_s"], 1))),
         ("benchmarks", row("`whorl report`", f"{stored['report, large']['process_cpu_s']:.1f}")),
         ("benchmarks", row("a durable commit, ms", middle(commits["whorl"], 1))),
